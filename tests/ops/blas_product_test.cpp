@@ -1,6 +1,6 @@
-// Products of OpenBLAS against the definition, on any processor: every orientation, addend and
-// scale, sizes that are no multiple of anything, and more rows than one call takes. And which
-// products it is asked for.
+// Products by OpenBLAS against the definition, on any processor: every orientation, addend and
+// scale, sizes that are no multiple of anything, and more rows than one call takes. And the choice
+// of products that it computes.
 #include <gtest/gtest.h>
 
 #include <cmath>

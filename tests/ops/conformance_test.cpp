@@ -1,6 +1,6 @@
-// Every operator of the registry against its own reference and sample cases; see
-// tests/support/op_check.h. A new operator is tested by being registered. At the end, that the
-// checks notice what they should.
+// Every operator in the registry against its reference and sample cases; see
+// tests/support/op_check.h. A registered operator is tested without further work. At the end,
+// planted mistakes that the checks must notice.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Attention that reads heads where products left them: which copies go away in the spellings of the
-// exporters, that loss and gradients have the same bits either way, and what stays as it is.
+// Attention that reads heads where products left them: the copies that go away in the exporters'
+// spellings, the same bits of loss and gradients either way, and the graphs that stay unchanged.
 #include "tests/support/fusion_fixture.h"
 #include "tests/support/namespaces.h"
 
@@ -154,7 +154,7 @@ TEST_F(FusionHeads, AMaskThatIsTrainedLeavesASplitApart) {
   expect_left(projected(y), kBoth, {{"Split", 1}, {"Concat", 1}});
 }
 
-// A part of which another node needs the rest, a Transpose of columns, a cache: no layout.
+// A part with another reader for the rest, a Transpose of columns, a cache: no layout.
 TEST_F(FusionHeads, WhatNoLayoutDescribesStays) {
   const auto parts = ops("Split", {product("qkv", 3 * kColumns)},
                          {{"axis", int64_t{1}}, {"num_outputs", int64_t{3}}}, 3);

@@ -14,7 +14,7 @@ class FusionRotary : public testing::Fusion {
   }
   ValueId joined(ValueId a, ValueId b) { return op("Concat", {a, b}, {{"axis", int64_t{-1}}}); }
 
-  // A table whose rows hold the same in both halves.
+  // A table with rows that hold the same in both halves.
   ValueId doubled(const Shape& shape, double phase) {
     const int64_t d = shape[shape.rank() - 1];
     std::vector<float> values;

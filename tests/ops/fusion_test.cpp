@@ -208,7 +208,7 @@ TEST_F(MaskBands, OfPaddingAlone) {
   EXPECT_EQ(band_of(whole), (Bounds{-1, -1}));
   EXPECT_EQ(band_of(additive(whole)), (Bounds{-1, -1}));
   EXPECT_EQ(band_of(op("And", {truth(4, 4), padding()})), (Bounds{-1, -1}));
-  EXPECT_EQ(band_of(padding()), Bounds{});  // its shape says so
+  EXPECT_EQ(band_of(padding()), Bounds{});  // the shape says so
 }
 
 TEST_F(MaskBands, OfPaddingWithACausalOrSlidingPart) {

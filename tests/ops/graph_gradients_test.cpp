@@ -1,6 +1,6 @@
-// The gradient of every operator as nodes of a graph, on its sample cases: each pass from
-// specialization to layouts leaves a right graph (importer/graph/verify.h). With AddressSanitizer
-// the lists of a graph move at every growth: no rule of a gradient may refer to what it adds to.
+// The gradient of every operator as nodes in a graph, on the sample cases: each pass from
+// specialization to layouts leaves a right graph (importer/graph/verify.h). With AddressSanitizer a
+// graph's lists move at every growth: a gradient's rule must keep no reference into them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@
 namespace ofsdp {
 namespace graph_gradients_test {
 
-// One node; floats are trained parameters, so that its gradients are asked for.
+// One node; floats are trained parameters, so that the graph needs gradients.
 class OneNodeGraph {
  public:
   OneNodeGraph(const Registry& registry, const OpDef& op, const SampleCase& sample)
@@ -35,7 +35,7 @@ class OneNodeGraph {
     graph_.nodes.push_back(std::move(node));
   }
 
-  // The sum of the means of all outputs of floats as the loss; its gradients.
+  // The graph with gradients; the loss sums the means of all float outputs.
   Result<Graph> trained() {
     std::map<std::string, Shape> shapes;
     for (const ValueId id : graph_.inputs) {

@@ -24,8 +24,8 @@ double norm(const auto& values) {
 
 // ---- Adafactor ----
 
-// A parameter of matrices. Its sums of squares are taken in spans that end at `cuts`, as ranks take
-// them.
+// A parameter of matrices. It sums squares in spans that end at `cuts`, as ranks
+// do.
 class FactoredParameter {
  public:
   FactoredParameter(const MatrixShape& shape, std::vector<float> start)
@@ -74,7 +74,7 @@ float torch_gradient(size_t i, int t, float param) {
   return static_cast<float>((static_cast<int>(i) * 7 + t * 3) % 11 - 5) / 4.0f + 0.5f * param;
 }
 
-// 20 updates of torch.optim.Adafactor(lr=0.05, weight_decay=0.1) of a tensor of [2, 3, 4].
+// 20 updates by torch.optim.Adafactor(lr=0.05, weight_decay=0.1) for a tensor [2, 3, 4].
 TEST(Adafactor, FollowsTorch) {
   const std::vector<float> torch = {
       -0.551029682f, -0.112494469f, 0.354124069f,   -0.361350954f,  0.0581949502f,   0.584843338f,
@@ -97,7 +97,7 @@ TEST(Adafactor, FollowsTorch) {
   }
 }
 
-// The same of a tensor of one axis, whose second moment has an element each.
+// The same for a tensor with one axis: the second moment has an element each.
 TEST(Adafactor, FollowsTorchOnOneAxis) {
   const float torch[] = {0.287856311f, -0.786490917f, 1.22898686f, 0.0761059448f, -0.49682346f};
   const OptimizerDef& adafactor = *find_optimizer("adafactor");
@@ -123,8 +123,8 @@ TEST(Adafactor, FollowsTorchOnOneAxis) {
   }
 }
 
-// Sums by rows and columns of spans that begin and end anywhere, against a plain loop; what a span
-// does not touch stays.
+// Sums by rows and columns for spans that begin and end anywhere, against a plain loop; sums
+// outside the span stay.
 TEST(Adafactor, SumsTheSquaresOfAnySpan) {
   const MatrixShape shape{3, 7, 300};
   const std::vector<float> grad = testing::normal_floats(static_cast<size_t>(shape.numel()), 3);
@@ -199,7 +199,7 @@ Matrix orthogonal(Matrix x) {
   return tall ? turned(x) : x;
 }
 
-// A plan of units whose parameters are matrices of these shapes, all Muon's.
+// A plan with units of matrices in these shapes, all for Muon.
 struct Planned {
   explicit Planned(const std::vector<std::vector<std::pair<int64_t, int64_t>>>& units, int world) {
     updates.groups.push_back({find_optimizer("muon"), {}});

@@ -1,4 +1,4 @@
-// The narrow types against the tables of the ONNX text and against the nearest of all values.
+// The narrow types against the tables in the ONNX text and against the nearest value.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -53,7 +53,7 @@ TEST(NarrowTypes, EveryCodeOfANumberComesBack) {
   }
 }
 
-// The nearest of all finite values; of two as near, the one with an even code.
+// The nearest finite value; of two equally near, the one with an even code.
 uint8_t nearest(DType dtype, double x) {
   int best = 0;
   for (int code = 0; code < 1 << narrow_bits(dtype); ++code) {

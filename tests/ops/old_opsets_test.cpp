@@ -1,6 +1,6 @@
-// Operators of older opsets mean what the standard's text of their version says, or what ONNX
-// Runtime makes of them (tests/oracle/opsets.py compares every operator at every version). Models
-// are in ONNX's textual form; expected values are plain loops.
+// Operators in older opsets follow the standard's text for their version, or ONNX Runtime
+// (tests/oracle/opsets.py compares every operator at every version). Models are in ONNX's textual
+// form; expected values are plain loops.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <onnx/defs/parser.h>
@@ -101,7 +101,7 @@ class OldOpsets : public ::testing::Test {
   Folder folder;
   Registry registry = make_registry();
   std::map<std::string, Floats> stored;  // of the model that was imported last
-  std::vector<int64_t> axes;             // of its first input
+  std::vector<int64_t> axes;             // of the first input
 };
 
 struct Pairwise {
@@ -119,7 +119,7 @@ const Pairwise kPairwise[] = {
     {"Less", [](double a, double b) { return a < b ? 1.0 : 0.0; }},
 };
 
-// x is computed, so that its shape is known by inference alone.
+// x is computed, so that only inference knows the shape.
 TEST_F(OldOpsets, BroadcastingBeforeOpset7StartsAtTheAxis) {
   for (const auto& [op, of] : kPairwise) {
     const bool compares = std::string(op) == "Greater" || std::string(op) == "Less";
@@ -271,7 +271,7 @@ TEST_F(OldOpsets, NearestOfOpset10RoundsByTheDirectionOfTheAxis) {
     const auto column = static_cast<size_t>(static_cast<double>(i % 6) / 1.5);
     return x[row * 4 + column];
   };
-  // Scales of the file, and those that are computed before the run.
+  // Scales in the file, and scales computed before the run.
   for (const char* scales :
        {"<float[2] s = {0.75, 1.5}> { ", "{ s = Constant<value = float[2] {0.75, 1.5}> () ",
         "{ h = Constant<value = float[2] {1.5, 3}> () t = Constant<value = float[1] {2}> () "

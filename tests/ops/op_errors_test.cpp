@@ -1,4 +1,4 @@
-// Messages of operators about data and shapes that are wrong: one line with what was expected and
+// Messages of operators about wrong data and shapes: one line with the expected and the
 // found.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -70,7 +70,7 @@ std::vector<Trial> trials() {
            with_eps(with_betas(settings(0.01), 0.4, 0.9), 1e-6),
            0.02,
            {0.413329154f, -1.02998173f, 1.67672598f, 0.0966938511f, -0.621305048f}},
-          {"adamw_transformers",  // by its formulas in double
+          {"adamw_transformers",  // from the formulas in double
            with_eps(settings(0.1), 1e-6),
            0.01,
            {0.469962467f, -1.11913108f, 1.79922464f, 0.0965286639f, -0.666336856f}},
@@ -309,7 +309,7 @@ TEST(Lamb, TheRatioIsOneWhereANormIsZero) {
 
 TEST(Optimizer, DecayOfTheSpanIsTheOneThatCounts) {
   for (const OptimizerDef& def : optimizer_list()) {
-    if (def.direction) continue;  // its caller moves the parameter
+    if (def.direction) continue;  // the caller moves the parameter
     const std::string& name = def.name;
     const OptimizerSettings given = settings(0.5);
     float param = 2.0f;

@@ -1,6 +1,6 @@
-// Products of 16-bit floats by blocks of float32 against the definition, on any processor: every
-// orientation, addend and scale, with more than one block along each axis. And which products are
-// multiplied so.
+// Products of 16-bit floats by blocks in float32 against the definition, on any processor: every
+// orientation, addend and scale, with more than one block along each axis. And the choice of
+// products that are multiplied so.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -120,7 +120,7 @@ TEST_F(ReferenceRunTest, DifferentiatesRoundingToIntegersStraightThrough) {
     ASSERT_TRUE(along_w.ok() && along_scale.ok());
     EXPECT_NEAR(along_w->value, (1 * 1 + -2 * 0.5) / 3, 1e-9);  // clipped: 0
     EXPECT_FALSE(along_w->kink);
-    // LSQ: rounded minus exact in the range, its end outside, over the root of 3 elements * 127
+    // LSQ: rounded minus exact in the range, the bound outside, over the root of 3 elements * 127
     const double steps = 1 * (1 - 0.68) - 2 * (-2 + 1.8) + 3 * 127;
     const double expected = learned ? steps / 3 / std::sqrt(3 * 127.0) : 0;
     EXPECT_NEAR(along_scale->value, expected, 1e-8);
@@ -151,7 +151,7 @@ std::vector<RefTensor> slow_reference(const ReferenceContext& c) {
   return {c.inputs[0]};
 }
 
-// The mean of x Exp(w), of which Exp takes 50 ms, run once.
+// The mean of x Exp(w), run once; Exp takes 50 ms.
 class SlowReferenceRunTest : public ReferenceRunTest {
  protected:
   void SetUp() override {

@@ -1,8 +1,8 @@
-// Every differentiable operator over axes of size 1 and over empty ones. The cases are made from
-// the operator's own: every axis of one size is set to 1, or to 0, in all inputs at once, and what
-// infer still accepts is checked as in conformance_test.cpp. Inputs are dense by design (kernels
-// never see a stride), so uses after a Transpose or a Slice are those of the dense result; channels
-// last is the one other order of bytes, and check_kernels goes through it.
+// Every differentiable operator over axes of size 1 and over empty ones. The cases come from the
+// operator's own: every axis of one size is set to 1, or to 0, in all inputs at once. If infer
+// accepts the case, it is checked as in conformance_test.cpp. Inputs are dense by design (kernels
+// never see a stride), so a use after a Transpose or a Slice reads the dense result. Channels last
+// is the only other order, and check_kernels goes through it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -78,7 +78,7 @@ class SampleCases : public ::testing::TestWithParam<std::string> {
     });
   }
 
-  // The number of cases that hold an axis of `size`.
+  // The number of cases with an axis of `size`.
   int check(int64_t size) const {
     int checked = 0;
     for (const SampleCase& sample : testing::samples_of(op_)) {

@@ -1,6 +1,6 @@
-// States of optimizers in fewer bits: the code book against the paper's construction, codes against
-// a search through all of them, rounding at random against its probabilities, and the update in
-// pieces against one of whole arrays.
+// Optimizer states in fewer bits: the code book against the paper's construction, codes against a
+// search through all of them, random rounding against the probabilities, and the update in pieces
+// against one of whole arrays.
 #include "kernels/core/stored_state.h"
 
 #include <gtest/gtest.h>
@@ -48,8 +48,8 @@ class Stored {
   StoredState state_;
 };
 
-// create_dynamic_map of the paper's implementation (bitsandbytes), in double: a decade's values are
-// the means of neighbouring points of linspace(0.1, 1).
+// create_dynamic_map from the paper's implementation (bitsandbytes), in double: a decade's values
+// are the means of neighbouring points in linspace(0.1, 1).
 std::vector<double> published_map(bool is_signed) {
   std::vector<double> values{0, 1};
   for (int i = 0; i < 7; ++i) {
@@ -77,7 +77,7 @@ TEST(CodeBook, IsThePublishedMap) {
   }
 }
 
-// Multiples of `scale`, which is the first: of every magnitude, and the middles between codes.
+// Multiples of `scale`, which comes first: every magnitude, and the middles between codes.
 std::vector<float> multiples(float scale, bool is_signed) {
   std::mt19937 random(3);
   std::uniform_real_distribution<double> exponent(-9, 0), unit(-1, 1);
@@ -98,8 +98,8 @@ std::vector<float> multiples(float scale, bool is_signed) {
   return values;
 }
 
-// Rounding of float32 decides between codes that are equally near: to 2^-24 of places of up
-// to twice the parts of a decade, so to 1e-6 of the value, on either side.
+// Rounding in float32 decides between equally near codes: to 2^-24 at places up to twice the parts
+// of a decade, so to 1e-6 of the value, on either side.
 TEST(CodeBook, TakesTheNearestOfAllCodes) {
   for (const StateForm form : kForms) {
     const bool is_signed = form == StateForm::kSigned8;
@@ -271,7 +271,7 @@ TEST(RandomRounding, KeepsWhatHasNoFraction) {
   }
 }
 
-// The average of gradients of 1 and 3 in turns: 5. To nearest it stays where a step is too short.
+// The average of squares of 1 and 3 in turns: 5. To nearest, it stays where a step is too short.
 TEST(RandomRounding, AnAverageOfAThousandUpdatesArrives) {
   constexpr size_t kCount = 4096;
   const auto advance = [](bool at_random) {
@@ -354,7 +354,7 @@ TEST(UpdateStored, IsDecodeUpdateEncodeWhateverTheCut) {
   }
 }
 
-// A state that is never negative says so in its optimizer's row: one that may be would lose its
+// The optimizer's row tells which states are never negative: any other state would lose the
 // sign.
 TEST(UpdateStored, SquaresAreTheStatesThatStayPositive) {
   constexpr int64_t kCount = 1000;

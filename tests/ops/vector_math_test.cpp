@@ -1,4 +1,4 @@
-// The vector forms of kernels/cpu/vector_math.h and its neighbours against the C library in double,
+// The vector forms in kernels/cpu/vector_math.h and related files against the C library in double,
 // over all exponents of float32: the error in units in the last place, and the special values.
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace ofsdp {
 namespace vector_math_test {
 
-// Distance of `found` from `expected` in units in the last place of float32.
+// Distance from `expected` to `found` in units in the last place (float32).
 double ulps(float found, double expected) {
   const auto rounded = static_cast<float>(expected);
   if (found == rounded || (std::isnan(found) && std::isnan(rounded))) return 0;
@@ -142,7 +142,7 @@ TEST(VectorPow, IsAsExactAsPromised) {
   EXPECT_LE(worst, 1.5) << at.first << "^" << at.second << " = " << vector_pow(at.first, at.second);
 }
 
-// An element has the same bits in a vector, among those that are left over, and alone.
+// An element has the same bits in a vector, in the rest after vectors, and alone.
 TEST(FloatLoops, DoNotLookAtTheLength) {
   constexpr size_t kMax = 83;
   std::array<float, kMax> a, b, row, alone;

@@ -1,12 +1,12 @@
-// forward: the outputs of a model for given inputs, in inference mode, to be compared with another
-// program's (compare_forward.py).
+// forward: the outputs of a model for given inputs, in inference mode, for comparison with another
+// program (compare_forward.py).
 //
 //   forward MODEL.onnx FOLDER
 //
 // FOLDER holds NAME.npy for each input of the graph; output number i is written there as
 // output_i.npy. The graph is compiled as fsdp-run does it for an evaluation - training switches
-// off, shapes folded, fused, layouts assigned - and its nodes run one by one, each value in bytes
-// of its own.
+// off, shapes folded, fused, layouts assigned - and nodes run one by one, each value in separate
+// bytes.
 #include <fmt/format.h>
 
 #include <filesystem>

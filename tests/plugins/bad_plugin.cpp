@@ -127,7 +127,7 @@ ofsdp_operator right_operator() {
   return op;
 }
 
-// An optimizer of version 1: what its struct has no room for must not be read.
+// An optimizer for version 1: the host must not read beyond the smaller struct.
 void descend(const ofsdp_host*, const ofsdp_update* u) {
   for (int64_t i = 0; i < u->count; ++i) u->param[i] -= static_cast<float>(u->lr) * u->grad[i];
 }

@@ -1,10 +1,10 @@
-// The operators of plugins/examples/{rms_norm,fused_swiglu,scaled_tanh} once more, for the CPU and,
-// as functions for CUDA, for the device of the tests (tests/device/native_stream.h): there they are
-// put onto the stream with what they were handed and run when the device gets there. RmsNorm asks
-// for scratch in both directions and leaves its factors in an output that no model names.
+// The operators in plugins/examples/{rms_norm,fused_swiglu,scaled_tanh} once more, for the CPU and,
+// as functions for CUDA, for the tests' device (tests/device/native_stream.h). There each call is
+// put onto the stream with its arguments and runs when the device reaches it. RmsNorm asks for
+// scratch in both directions and leaves the factors in an output that no model names.
 //
-// OFSDP_DEVICE_PLUGIN: `no_backward`, ScaledTanh has no cuda_backward; `fails`, its cuda_forward
-// does at the fourth call, which is in the second update.
+// OFSDP_DEVICE_PLUGIN: `no_backward`, ScaledTanh has no cuda_backward; `fails`, cuda_forward of
+// ScaledTanh fails at the fourth call, in the second update.
 #include <ofsdp_plugin.h>
 
 #include <cmath>
@@ -48,7 +48,7 @@ int32_t there(const ofsdp_node* node, void* stream) {
   return OFSDP_OK;
 }
 
-// ScaledTanh, from its output alone.
+// ScaledTanh; backward reads only the output.
 
 Task tanh_task(const ofsdp_node* node) {
   Task t = {};
@@ -126,7 +126,7 @@ size_t norm_scratch(const ofsdp_node* node, int32_t) {
   return static_cast<size_t>(rows) * sizeof(double);
 }
 
-// SwiGlu, whose gradient is known operators.
+// SwiGlu; the gradient is made of known operators.
 
 Task gate_task(const ofsdp_node* node) {
   Task t = {};

@@ -1,6 +1,6 @@
-// A library for LD_PRELOAD: counts what the main thread of a process asks of malloc and its kin and
-// of mmap, and appends one line "rank ours onednn runs" to the file $COUNT_ALLOCATIONS when the
-// process ends: calls outside of dnnl_primitive_execute, calls inside of it, and its runs.
+// A library for LD_PRELOAD: counts calls by a process's main thread to malloc, similar functions
+// and mmap. When the process ends it appends a line "rank ours onednn runs" to the file
+// $COUNT_ALLOCATIONS: calls outside dnnl_primitive_execute, calls inside it, and its runs.
 //
 // With glibc the C++ operators and posix_memalign end in these functions too. The counters are not
 // atomic: only the main thread touches them.

@@ -1,14 +1,14 @@
-// A library for LD_PRELOAD: lets one call that changes a folder fail, to see what becomes of a
-// save.
+// A library for LD_PRELOAD: lets one call that changes a folder fail, to test a save after a
+// failure.
 //
 //   FAIL_FOLDER  only calls below this folder count
 //   FAIL_RANK    only in this rank
 //   FAIL_CALL    which call, from 1; 0: none
-//   FAIL_HOW     once   that call alone, with EIO
-//                on     that call and all after it, as on a full disk: what writes or makes
-//                       something says ENOSPC, the rest EROFS
-//                short  a write writes half of what it was given
-//   FAIL_READS   an errno: reads of files whose path has FAIL_READS_OF fail with it
+//   FAIL_HOW     once   only that call, with EIO
+//                on     that call and all after it, as on a full disk: calls that write or make
+//                       something fail with ENOSPC, the rest with EROFS
+//                short  a write writes half of its bytes
+//   FAIL_READS   an errno: reads of files with FAIL_READS_OF in the path fail with it
 //   FAIL_ABSENT  1: lstat sees nothing there
 //   FAIL_FLAGS   1: renameat2 knows no flags, as on NFS
 //   FAIL_COUNT   a file that gets the number of calls when the process ends

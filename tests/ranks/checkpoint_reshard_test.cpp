@@ -53,7 +53,7 @@ class Pattern {
   uint32_t hash_;
 };
 
-// A rank of an arrangement, with its memory.
+// A rank in an arrangement, with memory.
 class Rank {
  public:
   Rank(const Model& model, const Arrangement& arrangement, int rank, const std::string& dir)
@@ -91,7 +91,7 @@ class Rank {
     state_ = *std::move(state);
   }
 
-  // Calls visit(value, what the pattern has there) for every element that is held.
+  // Calls visit(value, the pattern's value) for every element that the rank holds.
   template <typename F>
   void each_element(F visit) {
     const auto visit_kind = [&visit](const std::string& kind) {
@@ -315,7 +315,7 @@ TEST(ReshardTest, ARankOpensItsShareOfTheFiles) {
   }
   EXPECT_GT(seen, 0);
   EXPECT_EQ(wrong, 0) << "of " << seen;
-  // The manifest, the size of a file, its header, two files of checksums, two of elements.
+  // The manifest, a file's size, the header, two files with checksums, two with elements.
   EXPECT_LE(most, 7);
   if (asked != nullptr) {
     fmt::print("{} ranks: a rank opens at most {} files to resume; manifest of {} bytes\n", world,

@@ -39,8 +39,8 @@ Status die(Communicator&) {
   return {};
 }
 
-// Exactly one of the ranks other than `odd` claims the failure, with a fault; the others have heard
-// of it.
+// Exactly one rank other than `odd` claims the failure, with a fault; the other ranks have heard of
+// it.
 void expect_one_reporter(RankProcesses& ranks, int world, int odd, const std::string& message,
                          double within) {
   int reporters = 0;
@@ -84,8 +84,8 @@ TEST_P(Death, IsNoticedByWaitingRanks) {
                       format_text("rank {} (pid {} on {}) ", dead, pid, host_name()), 3);
   for (int rank = 0; rank < world; ++rank) {
     if (rank == dead || !ranks.report(rank).claimed) continue;
-    // A rank may still be at the end of step 6 when the other one dies in step 7; across hosts what
-    // the dead rank had to send for step 6 may die with it.
+    // A rank may still be at the end of step 6 when the other one dies in step 7. Across hosts,
+    // data from the dead rank for step 6 may be lost.
     const char* const step = hosts.counts.size() == 1 ? "[67]" : "[0-9]";
     EXPECT_THAT(ranks.report(rank).message,
                 ContainsRegex(format_text("of unit 2 at step {}", step)));
@@ -202,7 +202,7 @@ TEST_P(AcrossHosts, AStoppedRankIsNamedOnce) {
                       format_text("rank {} (pid {} on ", world - 1, ranks.pid(world - 1)), 6);
 }
 
-// Rank 0 waits for its neighbour on a connection, rank 2 for the host of both.
+// Rank 0 waits for rank 1 on a connection, rank 2 for the host of both.
 TEST(StoppedAcrossHosts, WhileSegmentsAreExchangedIsNamed) {
   for (const int stopped : {0, 1, 2}) {
     RankProcesses ranks(

@@ -1,5 +1,5 @@
-// Every collective, on one to five ranks, against what a plain loop over the ranks' values gives:
-// bit for bit, for sizes from nothing to megabytes, again and again while the ranks drift apart.
+// Every collective, on one to five ranks, against a plain loop over the ranks' values: bit for bit,
+// for sizes from nothing to megabytes, again and again while the ranks drift apart.
 #include "fsdp/comm/communicator.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace communicator_test {
 
 constexpr size_t kValues = 65537;  // a prime, so that no slot or block is a period of theirs
 
-// Numbers of mixed magnitude, so that another order of additions gives other bits.
+// Numbers with mixed magnitude, so that another order of additions gives other bits.
 const std::array<float, kValues> kTable = [] {
   std::array<float, kValues> table;
   std::mt19937 random(1);
@@ -34,7 +34,7 @@ const std::array<float, kValues> kTable = [] {
   return table;
 }();
 
-// A value that any rank can look up of any rank; of none with rank -1.
+// A value of a rank that any rank can compute; -1: of no rank.
 float value(int rank, int round, int64_t i) {
   const auto of_rank = static_cast<uint64_t>(rank + 1) * 7919;
   const auto of_round = static_cast<uint64_t>(round) * 104729;
@@ -110,7 +110,7 @@ Status reduce_once(Communicator& c, std::byte* base, size_t offset, int channel,
   return found;
 }
 
-// Onto what was there before, of a span that is not this rank's own: every rank asks for the same.
+// Adds onto old values, for a span outside this rank's shard: every rank asks for the same.
 Status reduce_onto_once(Communicator& c, std::byte* base, int channel, int round, int64_t numel) {
   const CollectiveSite site{"reduce-scatter", channel, round};
   OFSDP_RETURN_IF_ERROR(c.acquire(channel, everyone(c), site));
@@ -284,8 +284,8 @@ TEST_P(Collectives, PostsOfAllUnitsBeforeTheirReduces) {
   ranks.expect_success();
 }
 
-// As hybrid strategies use them: sums of bfloat16 among neighbours, then float32 over the pairs'
-// opposite numbers, while the channels of the two pairs stand at different counts.
+// As in hybrid strategies: sums in bfloat16 among neighbours, then in float32 over opposite ranks
+// in the pairs, while the channels of the two pairs have different counts.
 class Groups : public Collectives {};
 INSTANTIATE_TEST_SUITE_P(OneHost, Groups, testing::Values(4));
 INSTANTIATE_TEST_SUITE_P(Hosts, Groups,
@@ -386,7 +386,7 @@ TEST_P(Collectives, GatherConverts) {
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kBFloat16}) {
       CollectiveSite site{"gather", 0, 0};
       site.alone = std::exchange(again, true) && dtype == DType::kBFloat16;
-      if (site.alone) {  // another value, so that what is left in the staging is wrong
+      if (site.alone) {  // another value, so that old data in the staging is wrong
         ++round;
         fill_slot(reinterpret_cast<float*>(base + mine * kStride), kNumel, c.rank(), round);
         OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, 0}));
@@ -431,7 +431,7 @@ TEST_P(Large, SixteenMebibytesAndOddSizes) {
     }
     OFSDP_RETURN_IF_ERROR(all_reduce_once(c, base, 0, 1, ++round, most - 5));
     std::vector<float> all(kBytes / sizeof(float));
-    const ShardSource source{0, 0, most};  // of what every rank now has: the whole sum
+    const ShardSource source{0, 0, most};  // every rank now has the whole sum
     OFSDP_RETURN_IF_ERROR(c.barrier({"barrier", -1, round}));
     OFSDP_RETURN_IF_ERROR(c.all_gather(everyone(c), source,
                                        reinterpret_cast<std::byte*>(all.data()), DType::kFloat32,

@@ -1,6 +1,6 @@
-// Messages when ranks of several hosts have found each other, and one then stops before it has
-// connected to the others: one line, by rank 0, that names it; and none from those that wait for
-// it.
+// Messages when ranks on several hosts have found each other, and one then stops before it has
+// connected to the others: rank 0 prints one line that names it; the ranks that wait for it print
+// none.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
-// Launch: a launcher in a child of the test, whose ranks are the test's own program, started again
-// with `--as-rank SCENE`. The test reads what was printed.
+// Launch: a launcher in a child of the test. Its ranks are the test's own program, started again
+// with `--as-rank SCENE`. The test reads the output.
 //
-// Ownership: owns the child; one that still runs at the end of the object is killed. Threads: one.
+// Ownership: owns the child, and kills it if it still runs when the object ends. Threads: one.
 #pragma once
 
 #include <errno.h>

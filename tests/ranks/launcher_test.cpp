@@ -1,5 +1,5 @@
-// The launcher, with this program as the ranks: started again with --as-rank SCENE it plays one of
-// the scenes below. A test runs the launcher in a child of its own and reads what was printed.
+// The launcher, with this program as the ranks: with --as-rank SCENE it plays one of the scenes
+// below. A test runs the launcher in a child process and reads the output.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ namespace launcher_test {
 using testing::HasSubstr;
 using testing::MatchesRegex;
 
-// ---- What a rank does ----
+// ---- Scenes of the ranks ----
 
 int end(Communicator& c, const Status& status) {
   if (!status.ok()) {
@@ -100,7 +100,7 @@ int be_rank(const std::string& scene) {
   return kScenes.at(scene)(**connected);
 }
 
-// ---- What a test sees ----
+// ---- Tests of the launcher ----
 
 TEST(Launcher, IsDoneWhenAllRanksAre) {
   for (const int nproc : {1, 2, 5}) {

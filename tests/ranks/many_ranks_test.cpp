@@ -1,6 +1,6 @@
-// Sizes that grow with the ranks of a run: the table of a meeting, the connections and open files
-// of a rank, the staging of its transfers, and names that must differ. With
-// OFSDP_RANKS_OF_HOSTS=64,8 ranks of so many hosts meet, and say what each of them has
+// Sizes that grow with the ranks in a run: the table of a meeting, a rank's connections,
+// open files and staging for transfers, and names that must differ. With
+// OFSDP_RANKS_OF_HOSTS=64,8 ranks on so many hosts meet, and each reports its figures
 // (bench/many_ranks.sh).
 #include <dirent.h>
 #include <fmt/format.h>
@@ -86,7 +86,7 @@ TEST(OpenFilesOfManyRanks, AreNoMoreThanTwoAHost) {
   }
 }
 
-// Groups with strides of more than ten bits once had the names of others.
+// Groups with strides above ten bits once had the names of other groups.
 TEST(PieceNames, DifferForGroupsOfManyRanks) {
   std::set<std::pair<uint64_t, uint64_t>> names;
   size_t made = 0;
@@ -131,7 +131,7 @@ TEST(StagingOfManyHosts, HasTwelveMebibytesOrABlockABuffer) {
 
 // ---- Ranks that meet ----
 
-// Counts this process's open files by what they lead to: "socket", "pipe", ...
+// Counts this process's open files by kind: "socket", "pipe", ...
 std::map<std::string, int> open_files_by_kind() {
   std::map<std::string, int> found;
   DIR* const folder = opendir("/proc/self/fd");
@@ -151,7 +151,7 @@ struct Figures {
   double met, exchanged;  // seconds
 };
 
-// All ranks exchange their numbers, and each says what it has open.
+// All ranks exchange numbers, and each reports the count of open files.
 Status exchange_figures(Communicator& c, double began, int before, Figures* figures) {
   Figures& mine = figures[c.rank()];
   mine.met = now_seconds() - began;
@@ -193,7 +193,7 @@ TEST(ManyRanks, MeetAndExchange) {
   ranks.expect_success();
   double met = 0, exchanged = 0;
   for (size_t r = 0; r < world; ++r) {
-    const bool first = r % static_cast<size_t>(here) == 0;  // of its host
+    const bool first = r % static_cast<size_t>(here) == 0;  // on the host
     // Rank 0's connections to all others are closed once all have met.
     EXPECT_EQ(figures[r].sockets, 2 * others + (first ? here - 1 : 1)) << "rank " << r;
     met = std::max(met, figures[r].met);

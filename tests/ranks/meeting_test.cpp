@@ -13,7 +13,7 @@
 namespace ofsdp {
 namespace meeting_test {
 
-// Ranks that say what they like of themselves, one process each.
+// Ranks that claim any identity, one process each.
 struct Stranger {
   RankIdentity identity;
   std::string expected;  // part of the message
@@ -67,7 +67,7 @@ TEST(Meeting, RefusesAnotherWorld) {
 }
 
 TEST(Meeting, RunsWithLongNamesDoNotMix) {
-  // The names differ only after what fits into a socket's name.
+  // The names differ only beyond the part that fits into a socket's name.
   const std::string name(200, 'x');
   for (const char* end : {"a", "b"}) {
     const pid_t pid = fork();

@@ -1,11 +1,11 @@
-// Runs a function as every rank of a run: forked processes that meet and hold a communicator, while
-// the test waits for them. Fork before any thread is made, so a test must not hold a communicator
+// Runs a function as every rank of a run: forked processes meet and hold a communicator, while the
+// test waits for them. Forking must precede any thread, so a test must not hold a communicator
 // itself.
 //
-// If HostCounts names an MPI library, its mpirun starts this program again as every rank, with the
-// filter of the test that runs; there the constructor is the rank and never returns.
+// If HostCounts names an MPI library, mpirun starts this program again as every rank, with the
+// filter of the running test; there the constructor is the rank and never returns.
 //
-// A rank reports with RankReport, which lies in memory shared with the test. Ranks that overstay
+// A rank reports with RankReport, in memory shared with the test. Ranks that run longer than
 // kPatience are killed, and the test fails.
 #pragma once
 
@@ -42,8 +42,8 @@ inline double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// How many ranks each host has. Several "hosts" are groups of processes of this one that share no
-// memory and speak over TCP on the loopback.
+// The number of ranks on each host. Several "hosts" are groups of processes on this host that share
+// no memory and speak over TCP on the loopback.
 struct HostCounts {
   std::vector<int> counts;
   std::string engine = {};                  // "openmpi" or "mpich"; empty: ranks are forked
@@ -52,7 +52,7 @@ struct HostCounts {
   HostCounts(std::string mpi, std::initializer_list<int> list)
       : counts(list), engine(std::move(mpi)) {}
 
-  // Is the library built, and its mpirun there?
+  // Whether the library is built, and mpirun installed.
   bool available() const {
     if (engine.empty()) return true;
     const std::string library = format_text("{}/libofsdp_mpi_{}.so", OFSDP_LIBRARY_DIR, engine);

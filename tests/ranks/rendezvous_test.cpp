@@ -1,6 +1,6 @@
-// Launchers of several hosts, all of them here: who starts which ranks, what happens when some do
-// not come, contradict each other, fail or are killed. The ranks train nothing: they say who they
-// were told to be, and end as their scene says.
+// Launchers for several hosts, all on this one: who starts which ranks, and the end when some do
+// not come, contradict each other, fail or are killed. The ranks train nothing: they print the
+// identity that they were given, and end according to their scene.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// ---- What a rank does ----
+// ---- Scenes of the ranks ----
 
 std::string variable(const char* name) {
   const char* text = getenv(name);
@@ -66,7 +66,7 @@ int be_rank(const std::string& scene) {
   return scene == "wrong input" ? 2 : 1;
 }
 
-// ---- What a test sees ----
+// ---- Helpers and tests ----
 
 // Launchers that meet at a port of this host.
 class Hosts {

@@ -1,6 +1,6 @@
-// keep_attention_statistics on small graphs: which forward node keeps them, what the gradient
-// reads, and what stays as it is. Values are compared by tests/procs/device/device_test.cpp, bit by
-// bit, and on the kernels of devices by tests/procs/device/emulated_device_test.cpp.
+// keep_attention_statistics on small graphs: which forward node keeps them, the operands of the
+// gradient, and the graphs that stay unchanged. tests/procs/device/device_test.cpp compares values
+// bit by bit, tests/procs/device/emulated_device_test.cpp on the kernels of devices.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -53,7 +53,7 @@ class AttentionStatistics : public ::testing::Test {
     return found;
   }
 
-  // Operands are made before they are read, and descs are those of the operators.
+  // Every operand is made before it is read, and descs agree with the operators.
   static void expect_sound(const Graph& graph) {
     std::set<ValueId> made{0};
     for (const Node& n : graph.nodes) {
@@ -123,7 +123,7 @@ TEST_F(AttentionStatistics, AYThatAttentionWritesTransposedIsWhatBackwardHas) {
   EXPECT_TRUE(gradient.attributes.has(kResultPerm));
 }
 
-// As torch.nn.MultiheadAttention, whose rows are [queries, batch].
+// As in torch.nn.MultiheadAttention, with rows [queries, batch].
 TEST_F(AttentionStatistics, AnyTransposeThatLeavesTheColumnsWillDo) {
   const ValueId y = maker.node("Attention", "a", {heads("q"), heads("k"), heads("v")});
   const Attributes perm{{"perm", std::vector<int64_t>{2, 0, 1, 3}}};
@@ -184,7 +184,7 @@ TEST_F(AttentionStatistics, LengthsComeBehindTheMask) {
   EXPECT_EQ(nodes(graph, kGradient).at(0)->inputs.at(5), lengths);
 }
 
-// A frozen projection needs no Y: it would live for its row sums alone.
+// With a frozen projection Y is not kept: only its row sums would be needed.
 TEST_F(AttentionStatistics, NothingBigIsKeptForThem) {
   const ValueId y = maker.node("Attention", "a", {heads("q"), heads("k"), heads("v")});
   expect_unchanged(trained(block(y, false)));
@@ -244,7 +244,7 @@ TEST_F(AttentionStatistics, OfARecomputedBlockTheCloneKeepsThem) {
   EXPECT_EQ(graph.value(gradient.inputs[6]).name, "yt");
 }
 
-// Cheap nodes are made again around an Attention that is kept: its gradient reads clones of Q, K,
+// Cheap nodes are made again around an Attention that is kept: the gradient reads clones of Q, K,
 // V.
 TEST_F(AttentionStatistics, OfCheapRecomputationTheForwardNodeKeepsThem) {
   const ValueId y = maker.node("Attention", "a", {heads("q"), heads("k"), heads("v")});

@@ -1,5 +1,5 @@
 // Places of samples: in inputs, by the file's symbols; in predictions, whatever nodes did to the
-// batch. The order of the weights of NhwcConv, by the file as a whole.
+// batch. The order of NhwcConv's weights, by the file as a whole.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ class Inputs {
     maker.graph.value(id).declared = std::move(dims);
   }
 
-  // The sizes of axes of a column, symbols as their names: "batch 2 4".
+  // A column's sizes of axes, symbols as their names: "batch 2 4".
   std::string column(const std::string& name, const BatchAxes& given = {}) const {
     const auto made = with_samples_first(maker.graph, given);
     if (!made.ok()) return made.error().message();

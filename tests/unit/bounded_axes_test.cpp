@@ -1,5 +1,5 @@
-// Axes whose size only the run knows: what comes out of their padding, by running the specialized
-// graph and comparing with plain loops over the elements that are there; and what is refused.
+// Axes with a size that only the run knows: results of the padded graph against plain loops over
+// the real elements; and the models that are refused.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class BoundedAxesTest : public ::testing::Test {
         .add_constant("zero", make_constant<float>(DType::kFloat32, Shape{}, {&value, 1}));
   }
   ValueId positive(ValueId v) { return raw("Greater", {v, zero()}, {}, DType::kBool); }
-  // The rows of x whose flag is positive, as exporters write it.
+  // The rows of x with a positive flag, as exporters write it.
   ValueId found(ValueId flags) {
     const ValueId indices = raw("NonZero", {positive(flags)}, {}, DType::kInt64);
     return raw("Squeeze", {indices, maker.ints({0})}, {}, DType::kInt64);
@@ -112,7 +112,7 @@ TEST_F(BoundedAxesTest, CompressPicksSlices) {
   EXPECT_THAT(run(raw("ReduceSum", {y, maker.ints({0})}), {0, 1, 1, 0}), ElementsAre(8, 10));
 }
 
-// Unique of {2, 1, 2, 5}: each output through what may follow it.
+// Unique of {2, 1, 2, 5}: each output through a node that may follow it.
 TEST_F(BoundedAxesTest, UniqueFindsWhatIsDifferent) {
   const testing::Floats values{2, 1, 2, 5};
   for (const bool sorted : {true, false}) {
@@ -132,8 +132,8 @@ TEST_F(BoundedAxesTest, UniqueFindsWhatIsDifferent) {
   }
 }
 
-// Values computed once for each different input go back to where these were, and what belongs to
-// the same value is added.
+// Values computed once for each different input go back to the inputs' places, and addends for the
+// same value are added.
 TEST_F(BoundedAxesTest, UniqueIsUndoneByItsInverse) {
   const auto different = unique(flags, {});
   const ValueId doubled = raw("Add", {different[0], different[0]});

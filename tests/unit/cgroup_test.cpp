@@ -1,5 +1,5 @@
-// Limits of cgroups, read from folders that look like /proc and /sys of machines with v1, v2,
-// both, and containers; and the threads that follow from it.
+// Limits of cgroups, read from folders that look like /proc and /sys on machines with v1, v2, both,
+// and containers; and the number of threads that follows.
 #include <gtest/gtest.h>
 #include <sched.h>
 
@@ -98,7 +98,7 @@ TEST(Cgroup, V1) {
   EXPECT_EQ(machine.cgroup().oom_kills(), 3);
 }
 
-// Its own group is the mount, whatever the host calls it.
+// The container's own group is the mount, whatever the host calls it.
 TEST(Cgroup, AContainerSeesItsGroupAsTheMount) {
   const Machine machine;
   machine.set("memory/memory.limit_in_bytes", "300000");

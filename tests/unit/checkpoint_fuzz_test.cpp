@@ -1,6 +1,6 @@
-// Bytes of a checkpoint that somebody has changed at random: opening, verifying and reading end
-// with a value or an error, never outside of memory. Manifests are also changed as JSON, with a
-// right checksum, so that the code after the checksum is reached.
+// Random changes to the bytes of a checkpoint: opening, verifying and reading end with a value or
+// an error, and never touch memory outside. Manifests are also changed as JSON, with a right
+// checksum, to reach the code after the checksum.
 //
 // OFSDP_FUZZ_SECONDS: how long (2); OFSDP_FUZZ_SEED. Meant for the preset `dev`.
 #include <gtest/gtest.h>

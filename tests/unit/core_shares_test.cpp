@@ -1,5 +1,5 @@
-// Cores dealt to ranks on machines whose /sys was recorded: hardware threads numbered apart and
-// side by side, two sockets, several memory nodes in a socket.
+// Cores dealt to ranks on machines with a recorded /sys: hardware threads numbered apart and side
+// by side, two sockets, several memory nodes in a socket.
 #include <gtest/gtest.h>
 
 #include "kernels/base/text.h"
@@ -41,7 +41,7 @@ Shares dealt(const std::vector<Processor>& machine, int nproc, std::vector<int> 
 // Four cores; the second threads have the numbers after all the first ones.
 const std::vector<Processor> kLaptop = {{0, 0, 0}, {0, 0, 1}, {0, 0, 2}, {0, 0, 3},
                                         {0, 0, 0}, {0, 0, 1}, {0, 0, 2}, {0, 0, 3}};
-// Two sockets of two cores, whose numbers take turns.
+// Two sockets with two cores each; the numbers alternate between sockets.
 const std::vector<Processor> kServer = {{0, 0, 0}, {1, 1, 0}, {0, 0, 1}, {1, 1, 1},
                                         {0, 0, 0}, {1, 1, 0}, {0, 0, 1}, {1, 1, 1}};
 

@@ -72,7 +72,7 @@ TEST(Permutation, EveryOrderOfFourComesUpAboutEquallyOften) {
   for (const auto& [order, count] : counts) EXPECT_NEAR(count, 1000, 160);  // 5 sigma
 }
 
-// The samples of the first tenth are spread evenly: about a tenth of them in every tenth.
+// The first tenth of the samples is spread evenly: about a tenth of it in every tenth.
 TEST(Permutation, Spreads) {
   const Permutation order(60000, 3, 5);
   std::vector<int> tenths(10);
@@ -204,7 +204,7 @@ TEST(Sampler, RanksAreAlikeWhereAllHaveAsManySamples) {
   }
 }
 
-// Parts of a micro-batch: what each rank has of `samples`, in an epoch without shuffling.
+// Parts of a micro-batch: each rank's share of `samples`, in an epoch without shuffling.
 std::vector<Sampler> parted(const Samples& parts, int64_t samples, int64_t accum) {
   std::vector<Sampler> ranks;
   for (size_t rank = 0; rank < parts.size(); ++rank) {

@@ -1,5 +1,5 @@
-// Files that hold several columns: arrays of .npz, tensors of .safetensors, columns of .csv and
-// .tsv and fields of .jsonl; rows of different length, and files that somebody has damaged.
+// Files with several columns: arrays in .npz, tensors in .safetensors, columns in .csv and .tsv and
+// fields in .jsonl; rows of different length, and damaged files.
 #include "fsdp/comm/communicator.h"
 #include "runtime/data/column_file.h"
 #include "runtime/data/dataset.h"
@@ -18,7 +18,7 @@ std::string little(uint64_t value, size_t bytes) {
 }
 
 std::string raw_deflated(const std::string& bytes) {
-  const std::string whole = gzipped(bytes);  // a header of 10 bytes, a trailer of 8
+  const std::string whole = gzipped(bytes);  // without the header, 10 bytes, and the trailer, 8
   return whole.substr(10, whole.size() - 18);
 }
 
@@ -224,7 +224,7 @@ TEST_F(SeveralTest, RowsBetweenOffsets) {
                      {"d.yaml:1", "offsets are for .npy"});
 }
 
-// A missing value is refused with its place, or gets the number of `missing`.
+// A missing value is refused with the place, or replaced by `missing`.
 TEST_F(SeveralTest, MissingValues) {
   folder_.write("d.csv", "age,size,y\r\n1,NA,\r\n,2.5,b\r\n3,?,a\r\n");
   const WantedColumn x{"x", DType::kFloat32, {2}}, y{"y", DType::kInt64, {}, false, true};

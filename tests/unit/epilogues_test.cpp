@@ -1,5 +1,5 @@
-// join_epilogues on small graphs: what becomes one node, and what stays apart. That the values stay
-// what they were is compared by tests/procs/device/device_test.cpp, bit by bit.
+// join_epilogues on small graphs: which nodes become one, and which stay apart.
+// tests/procs/device/device_test.cpp compares the values, bit by bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -70,7 +70,7 @@ class Epilogues : public ::testing::Test {
   GraphMaker maker{registry};
 };
 
-// The feed-forward part of a transformer: x + fc2(gelu(fc1(x))), with rows of three axes outside.
+// A transformer's feed-forward part: x + fc2(gelu(fc1(x))), with rows of three axes outside.
 TEST_F(Epilogues, AFeedForwardBlockIsTwoProductsForwardsAndFourBackwards) {
   const ValueId x = whole("x3", linear("in", maker.input("x", {DType::kFloat32, {6, 8}}), 8, 8), 8);
   const ValueId h =
@@ -147,7 +147,7 @@ TEST_F(Epilogues, TheOtherGeluReluAndAScaledProductStay) {
               ElementsAre("Gemm", "Gelu", "Gemm", "Relu", "Gemm", "Gelu"));
 }
 
-// Several readers of one value: the gradients of all their products are summed in place of Adds.
+// A value with several readers: products sum all the gradients in place of Adds.
 TEST_F(Epilogues, GradientsOfSeveralReadersBecomeAddends) {
   const ValueId x = linear("in", maker.input("x", {DType::kFloat32, {6, 8}}), 8, 8);
   const ValueId q = linear("q", x, 8, 8), k = linear("k", x, 8, 8), v = linear("v", x, 8, 8);

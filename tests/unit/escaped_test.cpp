@@ -35,7 +35,7 @@ TEST(Escaped, AnErrorIsOneLine) {
 }
 
 TEST(Escaped, EverythingPrintedGoesThroughIt) {
-  // Questions at a terminal, whose words are ours, and our own bugs.
+  // Questions at a terminal print our own words; text.cpp prints our own bugs.
   const std::set<std::string> others = {"runtime/cli/config/config_questions.cpp",
                                         "kernels/base/text.cpp"};
   const std::regex prints(R"(\b(f?printf|fputs|puts|putchar)\()");

@@ -1,4 +1,4 @@
-// The report on communication at the end of a run, and the ring of traced events.
+// The report on communication after a run, and the ring of traced events.
 #include "runtime/log/exposed_time.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The conversions of mixed precision against those of one number: every exponent, subnormal numbers
-// among normal ones, infinities and NaN, at every length and offset that vectors end at.
+// The conversions of mixed precision against conversions of one number: every exponent, subnormal
+// numbers among normal ones, infinities and NaN, at every length and offset that vectors end at.
 #include <gtest/gtest.h>
 
 #include <bit>

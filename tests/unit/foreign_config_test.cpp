@@ -1,6 +1,6 @@
-// Files that `accelerate config` writes (one of every guide of its FSDP pages since 2022, and one
-// of each fsdp_version) and DeepSpeed's: what each gives, against what its documentation says that
-// it means.
+// Files from `accelerate config` (one for every guide of the FSDP pages since 2022, and one for
+// each fsdp_version) and from DeepSpeed: the settings that we read, against the meaning in their
+// documentation.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 

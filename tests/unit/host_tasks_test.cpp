@@ -73,7 +73,7 @@ TEST(BackgroundTask, StopWaitsForTheRunInProgressAndDropsTheOthers) {
   EXPECT_EQ(runs, at_the_end);
 }
 
-// A writer of checkpoints that is busy must not hold up the reader of data.
+// A busy checkpoint writer must not hold up the reader of data.
 TEST(BackgroundTask, DifferentTasksRunAtOnce) {
   std::latch both(2);
   const auto meet = [&] { both.arrive_and_wait(); };

@@ -1,7 +1,7 @@
 // Mutants of the models in tests/fixtures, through import, specialization and plan in this process:
 // each is planned or refused with one line; nothing else may happen.
 //
-// OFSDP_FUZZ_MUTANTS: how many (400); OFSDP_FUZZ_SEED: the seed of the first (1).
+// OFSDP_FUZZ_MUTANTS: how many (400); OFSDP_FUZZ_SEED: the seed for the first (1).
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -84,7 +84,7 @@ TEST_F(Passes, LowerPrecisionConvertsWhereTypesMeet) {
   for (ValueId id : graph->inputs) EXPECT_EQ(graph->value(id).desc.dtype, DType::kFloat32);
 }
 
-// A past is left out with its present; what another operator reads as well is an input as any.
+// A past goes with its present; if another operator reads it too, it is an ordinary input.
 TEST_F(Passes, APastOfAttentionIsFedEmpty) {
   const TensorDesc heads{DType::kFloat32, {2, 1, 3, 4}};
   const ValueId q = maker.input("q", heads);
@@ -164,7 +164,7 @@ TEST_F(Passes, DropoutIsIdentityInEvaluation) {
   EXPECT_THAT(operators(*specialize(maker.graph, shapes, Mode::kEval)), ElementsAre("Identity"));
 }
 
-// Statistics of weights hold no batch; those of samples are the running ones in evaluation.
+// Statistics of weights hold no batch; for samples, evaluation takes running statistics.
 TEST_F(Passes, StatisticsOfWeightsAreTakenInEvaluationToo) {
   const ValueId x = maker.input("x", {DType::kFloat32, {2, 4}});
   const ValueId w = maker.node("Relu", "positive", {maker.parameter("w", {2, 4})});
@@ -363,7 +363,7 @@ TEST_F(Passes, AParameterUsedTwiceGetsOneSum) {
   EXPECT_EQ(graph.nodes.back().outputs[0], graph.parameters[0].gradient);
 }
 
-// A tied embedding adds its few rows onto the other gradient.
+// A tied embedding adds a few rows onto the other gradient.
 TEST_F(Passes, ATiedLookupAddsOntoTheOtherGradient) {
   const ValueId tokens = maker.input("tokens", {DType::kInt64, {5}});
   const ValueId table = maker.parameter("table", {7, 4});

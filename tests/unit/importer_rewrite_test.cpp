@@ -1,5 +1,5 @@
-// The importer resolves these before it looks up operators: branches, loops, sequences, functions;
-// and what it says where it cannot.
+// Branches, loops, sequences, functions: the importer resolves these before it looks up operators.
+// And the messages where it cannot.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -104,7 +104,7 @@ TEST_F(Rewrite, NodesOutOfOrderAreSortedAndOthersKeepTheirPlaces) {
       operators_of(image_model({node("Exp", {"x"}, {"c"}, ""), node("Tanh", {"a"}, {"b"}, ""),
                                 node("Mul", {"b", "c"}, {"y"}, ""), late})),
       ElementsAre("Exp", "Relu", "Tanh", "Mul"));
-  // A branch reads what comes after its If.
+  // A branch reads a value that comes after the If.
   EXPECT_THAT(operators_of(image_model({either(), known_bool("condition", false)})),
               ElementsAre("Constant", "Tanh", "Identity"));
 }
@@ -162,7 +162,7 @@ TEST_F(Rewrite, BatchNormalizationOfOpset13KeepsTraining) {
   EXPECT_EQ(graph->nodes[0].outputs.size(), 3u);
 }
 
-// y = Cast(x) w: with weights of float16 all of it is float32, as parameters are.
+// y = Cast(x) w: with float16 weights all of it is float32, like parameters.
 TEST_F(Rewrite, AModelWithWeightsOfFloat16ComputesInFloat32) {
   constexpr int kHalf = 10;
   SmallModel model = image_model({node("Cast", {"x"}, {"half"}, "") + int_attribute("to", kHalf),

@@ -1,6 +1,6 @@
-// The secret of a job and the challenge that is made with it: who passes, who does not (another
-// secret, what was said on another connection, what was just said to it), and that those outside
-// wait together.
+// The secret of a job and the challenge made with it: who passes, who does not (another secret,
+// words from another connection, the door's own words repeated), and that strangers wait
+// together.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -21,7 +21,7 @@ using testing::HasSubstr;
 using Side = Challenge::Side;
 using State = Challenge::State;
 
-// The proof is Python's hmac of "28:" and the text of RFC 4231's test case 2.
+// The proof is Python's hmac over "28:" and the text in RFC 4231's test case 2.
 TEST(JobSecret, ProofsAreHmacSha256) {
   EXPECT_EQ(JobSecret("Jefe").proof({"what do ya want for nothing?"}),
             "f9a7f5b9c4118c0f397a50b3a495f455c6666f75f95db0d20b32f7e7c995ee77");
@@ -122,7 +122,7 @@ TEST(Challenge, IsPassedByWhoHasTheSecret) {
   EXPECT_EQ(elsewhere.accepts, State::kTurnedAway);
 }
 
-// A stranger says what the messages of `says` are, after it has heard the nonce.
+// Runs a stranger that hears the nonce and then sends the messages of `says`.
 State judged(const JobSecret& secret, const std::function<void(Ends&, const Json&)>& says) {
   Ends ends;
   Challenge accepts(secret, "links", Side::kAccepts);
@@ -142,7 +142,7 @@ State judged(const JobSecret& secret, const std::function<void(Ends&, const Json
 
 TEST(Challenge, WhatWasSaidElsewhereProvesNothing) {
   const JobSecret secret("a");
-  // All that was said on a connection whose ends both have the secret.
+  // All messages on a connection where both ends have the secret.
   Ends good;
   Challenge connects(secret, "links", Side::kConnects), accepts(secret, "links", Side::kAccepts);
   connects.look(good.connects);

@@ -1,6 +1,6 @@
-// multiply_kept_rows and chunk_losses: losses and gradients are those of the products of all rows,
-// whatever a micro-batch keeps; kept rows also have the bits if a micro-batch keeps all; and when
-// graphs stay as they are.
+// multiply_kept_rows and chunk_losses: losses and gradients equal those from products of all rows,
+// whatever a micro-batch keeps; kept rows also have the same bits if a micro-batch keeps all. And
+// the graphs that stay unchanged.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -73,7 +73,7 @@ class KeptRows : public ::testing::Test {
     return join_loss_gradient(graph, always);
   }
 
-  // Every gradient and the loss, with the first `kept` of every `of` labels kept.
+  // Every gradient and the loss, if the first `kept` labels in each group of `of` are kept.
   static std::map<std::string, std::vector<float>> run(const Graph& graph, int64_t kept,
                                                        int64_t of) {
     auto feeds = testing::random_feeds(graph);
@@ -188,14 +188,14 @@ TEST_F(KeptRows, ScoresStayWholeWhereTheyMust) {
   EXPECT_EQ(text(chunk_losses(read, always, in_chunks())), text(read));
 }
 
-// In 16 bits the gradient of the weights needs float32 bytes of its own.
+// In 16 bits the weights' gradient needs a separate buffer in float32.
 TEST_F(KeptRows, ScoresAreCutOnlyIfThatSavesBytes) {
   const Graph narrow = apart({.dtype = DType::kBFloat16});
   PassSwitches least = in_chunks();
   least.least_chunked_bytes = 1;
   EXPECT_EQ(std::ranges::count(operators(chunk_losses(narrow, always, least)), kChunked), 1);
   const Graph few = apart({.rows = 16, .dtype = DType::kBFloat16});
-  least.least_chunk_rows = 8;  // scores of 32 KiB, a gradient of 48
+  least.least_chunk_rows = 8;  // scores take 32 KiB, a gradient 48
   EXPECT_EQ(text(chunk_losses(few, always, least)), text(few));
 }
 

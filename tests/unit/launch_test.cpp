@@ -1,5 +1,5 @@
-// The launcher's parts that need no process: endpoints, messages, the numbers of hosts, and what a
-// rank does otherwise after a restart.
+// The launcher's parts that need no process: endpoints, messages, the numbers of hosts, and the
+// changes for a rank after a restart.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// A peer that asks for ever and reads no answer: its line is broken before it takes the memory.
+// A peer that asks for ever and reads no answer: the line breaks before it fills the memory.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
-// join_loss_gradient: one node for cross entropy and its gradient, with the values of the two; and
-// when the two stay apart.
+// join_loss_gradient: one node for cross entropy and its gradient, with the same values as two
+// nodes; and the graphs where two nodes stay.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -140,7 +140,7 @@ struct SpatialCase {
 
 constexpr int64_t kIgnored = -100;
 
-// The loss and its gradient by the scores, in double and plain loops.
+// The loss and the gradient for the scores, in double and plain loops.
 struct PlainLoss {
   double loss = 0;
   std::vector<double> gradient;

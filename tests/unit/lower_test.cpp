@@ -1,4 +1,4 @@
-// The lowered program: which operations it has, and that every operand is inside its region.
+// The lowered program: the operations in it, and that every operand is inside its region.
 #include "runtime/compile/program/lower.h"
 
 #include <gtest/gtest.h>
@@ -123,8 +123,8 @@ TEST(Lower, AnOffloadOfParametersCopiesUpAndDownAndUpdatesOnTheHost) {
   EXPECT_EQ(counts.of_host[OpKind::kHostUpdate], counts.units);
 }
 
-// Once an update, over all ranks, after everything that the norms are of, on a channel of its own;
-// ranks that differ in it do not begin.
+// Once an update, over all ranks, after the norms' operands, on a separate channel; ranks with
+// different settings for it do not begin.
 TEST(Lower, WatchedNormsAreOneCollectiveAtTheEnd) {
   const auto l = lowered(options(Strategy::kFullShard, 2), {.watch = true}, 1);
   const Operation& last = l->made.operations.back();
@@ -162,7 +162,7 @@ int64_t bytes_of(const MemoryMap& memory, Area area) {
   }
 }
 
-// No operand passes the end of its region, and each unit is updated once.
+// No operand passes the end of a region, and each unit is updated once.
 TEST(Lower, OperandsAreInsideTheirRegions) {
   constexpr std::array kStrategies{Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard,
                                    Strategy::kZero1, Strategy::kHybridShard};

@@ -38,7 +38,7 @@ TEST(Placement, RandomPiecesNeverOverlapAndDisjointLifetimesShare) {
       live_most = std::max(live_most, live);
     }
     EXPECT_GE(total, live_most);
-    EXPECT_LT(total, sum);  // 40 pieces of at most 10 of 70 steps: something must share
+    EXPECT_LT(total, sum);  // 40 pieces, each for at most 10 of 70 steps: some must share
   }
 }
 

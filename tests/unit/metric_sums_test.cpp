@@ -28,7 +28,7 @@ PlannedMetric planned(MetricKind kind, bool classes, int64_t width, size_t count
   return m;
 }
 
-// The value of one metric, its rows added in two parts.
+// The value of one metric; rows are added in two parts.
 std::optional<double> value_of(const PlannedMetric& metric, const std::vector<double>& rows,
                                size_t row_size, int64_t scores = 0) {
   MetricLayout plan;

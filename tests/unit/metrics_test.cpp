@@ -398,7 +398,7 @@ TEST(StepTimes, ALongRunNeitherGrowsNorAllocates) {
   EXPECT_NEAR(times.median(), 150000, 10);
 }
 
-// Runs `use` with a Progress that writes into a file, and gives what it wrote.
+// Runs `use` with a Progress that writes into a file, and returns the text.
 template <typename Use>
 std::string written(ProgressOptions options, Use use) {
   std::FILE* file = std::tmpfile();
@@ -476,7 +476,7 @@ TEST(Progress, AnEvaluationIsShownAndItsTimeCountsInTheEta) {
   ASSERT_NE(shown, std::string::npos) << text;
   const size_t eta = text.find("eta ", shown + 44);
   ASSERT_NE(eta, std::string::npos) << text;
-  // 50 evaluations of 0.12 s and 998 updates of 0.06 s
+  // 50 evaluations at 0.12 s and 998 updates at 0.06 s
   const int minutes = std::stoi(text.substr(eta + 4)), seconds = std::stoi(text.substr(eta + 6));
   EXPECT_GE(60 * minutes + seconds, 65) << text;
 }

@@ -1,5 +1,5 @@
-// Edits of a model before it is trained: adapters, a new head, untied copies; and the adapter files
-// of strangers.
+// Edits to a model before training: adapters, a new head, untied copies; and strangers' adapter
+// files.
 #include "importer/edit/model_edits.h"
 
 #include <gmock/gmock.h>
@@ -101,7 +101,7 @@ TEST(ModelEditsTest, MergesInTheOrientationOfTheWeight) {
   }
 }
 
-// An adapter is named from its weight and its product.
+// The name of an adapter comes from its weight and its product.
 TEST(ModelEditsTest, NamesAreThoseOfPeft) {
   const std::pair<std::pair<const char*, const char*>, const char*> rows[] = {
       {{"h.0.fc.weight", "node_1"}, "h.0.fc"},
@@ -234,7 +234,7 @@ TEST(ModelEditsTest, ANewHeadReachesThroughASoftmaxInPieces) {
   }
 }
 
-// The sizes of a Reshape after the head, as a tensor or at the end of a Concat.
+// The sizes for a Reshape after the head, as a tensor or at the end of a Concat.
 TEST(ModelEditsTest, AReshapeAfterTheHeadGetsTheNewCount) {
   ModelEdits edits;
   edits.head = 5;
@@ -360,7 +360,7 @@ TEST(ModelEditsTest, AdapterFilesAreNotTrusted) {
   }
 }
 
-// Returns the bytes of an adapter file with these tensors, each of which holds 1, 2, 3, ...
+// Returns the bytes of an adapter file with these tensors; each holds 1, 2, 3, ...
 std::string ort_adapter(std::vector<Initializer> tensors) {
   const auto layout = lay_out_ort_adapter(std::move(tensors));
   EXPECT_TRUE(layout.ok());
@@ -378,7 +378,7 @@ std::string ort_adapter(std::vector<Initializer> tensors) {
   return bytes;
 }
 
-// Whatever byte is spoiled or missing, the file is refused or its tensors lie within it.
+// Whatever byte is spoiled or missing, the file is refused or all tensors lie within it.
 TEST(ModelEditsTest, AdapterFilesOfOnnxRuntimeAreNotTrusted) {
   const Folder folder;
   const std::string good = ort_adapter({{"a", DType::kFloat32, Shape{2, 3}},

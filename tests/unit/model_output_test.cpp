@@ -160,7 +160,7 @@ TEST_F(ModelOutputTest, ReplacesTheInput) {
   const OnnxFile file = input(model({weight("a", kBefore)}));
   train(file, file.path());
   EXPECT_EQ(content(file.path()), model({weight("a", kAfter)}));
-  EXPECT_EQ(read_all(file, 0), kBefore);  // what was open stays what it was
+  EXPECT_EQ(read_all(file, 0), kBefore);  // an open file keeps the old values
 }
 
 TEST_F(ModelOutputTest, DiscardsWhatIsNotCommitted) {

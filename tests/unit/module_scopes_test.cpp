@@ -1,4 +1,4 @@
-// Modules of initializers from each of the marks that exporters leave.
+// Modules of initializers from each mark that exporters leave.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ TEST(ModuleScopes, NamesOfInitializers) {
                           Pair("model/dense/kernel:0", "model.dense"), Pair("w", "")));
 }
 
-// The TorchScript exporter gives folded weights names of its own.
+// The TorchScript exporter gives new names to folded weights.
 TEST(ModuleScopes, NamesOfNodes) {
   EXPECT_THAT(modules({{"/bert/encoder/layer.0/query/MatMul", "onnx::MatMul_17"},
                        {"StatefulPartitionedCall/model/layer_._1/MatMul", "const_fold_opt__3"}})
@@ -112,7 +112,7 @@ TEST(ModuleScopes, ATiedWeightBelongsToWhatHoldsAllItsUses) {
       ElementsAre(Pair("enc.layer.0.a.w", "enc.layer"), Pair("enc.layer.1.b.w", "enc.layer.1.b")));
 }
 
-// A module may be used by its parent's code; a node without a scope leaves it to the name.
+// A parent's code may use a module; for a node without a scope the name decides.
 TEST(ModuleScopes, TheNameMayBeDeeperThanTheNodes) {
   EXPECT_THAT(modules({{"/enc/MatMul", "enc.fc.weight"},
                        {"/enc/MatMul_1", "other.weight"},

@@ -1,5 +1,5 @@
-// The nodes that the search for a NaN executes, the message and the ranges it gives, on a list of
-// executed steps of two nodes.
+// The nodes that the search for a NaN executes, the message and the ranges, on a list of executed
+// steps for two nodes.
 #include "runtime/engine/nan_search.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ struct TwoNodes {
   }
 
   const Registry registry = make_registry();
-  float values[3][2] = {};  // of x and of each node
+  float values[3][2] = {};  // for x and for each node
   StepProgram plan;
   BoundProgram program;
   std::string executed;

@@ -1,5 +1,5 @@
-// join_norm_addends: a normalization's gradient that adds the gradient of its residual,
-// with the values of the two nodes bit for bit; and when the two stay apart.
+// join_norm_addends: a normalization's gradient that adds the gradient of the residual, with the
+// values from two nodes bit for bit; and the graphs where two nodes stay.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -86,13 +86,13 @@ TEST_F(NormAddends, APostNormModelHasNone) {
 
 TEST_F(NormAddends, AGradientThatComesLaterStaysApart) {
   const ValueId x = linear("in", maker.input("x", {DType::kFloat32, {6, 40}}), 40);
-  const ValueId first = maker.node("Exp", "exp", {x});  // its gradient comes last
+  const ValueId first = maker.node("Exp", "exp", {x});  // the gradient of Exp comes last
   const Graph apart = trained(maker.node("Mul", "mul", {first, norm("norm", x, 40, true)}));
   ASSERT_EQ(count(apart, "Add"), 1);
   EXPECT_EQ(text(join_norm_addends(apart, always)), text(apart));
 }
 
-// The gradient of the scale is made by the same node as the other gradient of x.
+// One node makes the gradient of the scale and the other gradient of x.
 TEST_F(NormAddends, AnInputThatIsItsOwnScaleStaysApart) {
   const ValueId x = maker.parameter("x", {3, 4});
   const ValueId whole = maker.node("Identity", "same", {x});

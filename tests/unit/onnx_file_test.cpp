@@ -26,14 +26,14 @@ std::vector<float> read_all(const OnnxFile& file, size_t i) {
   return values;
 }
 
-// Two elements from the second on, as a rank whose shard begins inside of the weight.
+// Two elements from the second on: a rank with a shard that begins inside the weight.
 std::vector<float> read_part(const OnnxFile& file, size_t i) {
   std::vector<float> values(2);
   EXPECT_TRUE(file.read(file.initializers()[i], 1, values).ok());
   return values;
 }
 
-// The names in a field of the skeleton's graph: 5 its initializers, 11 its inputs.
+// The names in a field of the skeleton's graph: 5 initializers, 11 inputs.
 std::vector<std::string> skeleton_names(const std::string& skeleton, uint32_t field) {
   std::vector<std::string> names;
   const uint32_t name_field = field == 5 ? 8 : 1;
@@ -206,7 +206,7 @@ TEST_F(OnnxFileTest, FollowsLinksInsideOfTheFolder) {
   EXPECT_EQ(external_error("sub/real.bin", "", "80"), "opened");
 }
 
-// Hugging Face's cache: snapshots/x/onnx/model.onnx and its data are links to ../../../blobs/HASH.
+// Hugging Face's cache: snapshots/x/onnx/model.onnx and the data are links to ../../../blobs/HASH.
 TEST_F(OnnxFileTest, FollowsLinksToFilesBesideTheRealModel) {
   const std::string location = "model.onnx_data";
   folder_.write("hub/blobs/aaa", model({tensor("w", kFloat, {20}, external(location, "", "80"))}));

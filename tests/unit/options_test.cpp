@@ -152,7 +152,7 @@ TEST(Options, ValuesAreTakenInAnyCase) {
   EXPECT_FALSE(options.sharding.memory_limit);
 }
 
-// The meaning of a word of another program comes before names with similar letters.
+// The meaning of another program's word comes before names with similar letters.
 TEST(Options, HintsKnowTheWordsOfOtherPrograms) {
   const auto hint = [](const Words& flags) {
     const std::string line = refused(flags);
@@ -195,7 +195,7 @@ TEST(Options, HintsKnowTheWordsOfOtherPrograms) {
             "unknown option --tensorboard; use --log tensorboard:DIR");
 }
 
-// The table of CONTRACT.md, and the flags its text names.
+// Flags that users rely on: each must be in the table.
 TEST(Options, KnowsEveryFlagOfTheContract) {
   const std::vector<OptionEntry> table = option_table();
   for (const char* name : {"strategy",

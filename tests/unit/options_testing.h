@@ -1,4 +1,4 @@
-// Helpers of the tests of options: command lines in, options or the one line of a refusal out.
+// Helpers for tests of options: command lines in, options or a refusal's one line out.
 #pragma once
 
 #include <gtest/gtest.h>

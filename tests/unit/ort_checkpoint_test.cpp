@@ -1,5 +1,5 @@
-// ONNX Runtime's checkpoint file: what is in one that it wrote, what we write read again, and bytes
-// that are damaged in every place.
+// ONNX Runtime's checkpoint file: the contents of one written by ONNX Runtime, a file of ours read
+// again, and damage at every byte.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Units from what exporters leave in a file and from repetition alone; golden tables of groups.
+// Units from marks that exporters leave in a file and from repetition; golden tables of groups.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -254,7 +254,7 @@ TEST_F(Units, AFrozenNumberDoesNotTellBlocksApart) {
   EXPECT_EQ(table(maker.graph), "h.0: h.0.a.w h.0.b.w\nh.1: h.1.a.w h.1.b.w\n");
 }
 
-// The first block of a T5 holds the table of relative positions, which all blocks read.
+// The first block in a T5 holds the table of relative positions, which all blocks read.
 TEST_F(Units, ABlockWithLittleMoreThanAnotherIsLikeIt) {
   x = matmul(x, "h.0.a.w", "h.0.a");
   const ValueId table_of_all = maker.parameter("h.0.table", {8});
@@ -293,7 +293,7 @@ TEST_F(Units, EqualLayersWithoutNamesAreBlocksOfTheirOwn) {
   EXPECT_EQ(table(maker.graph), "block.0: w0\nblock.1: w1\nblock.2: w2\nblock.3: w3\n");
 }
 
-// The second copy reads what came before the first, so they are not alike.
+// The second copy reads the value before the first copy, so they are not alike.
 TEST_F(Units, CopiesThatAreWiredDifferentlyAreNoBlocks) {
   const ValueId start = x;
   for (int i = 0; i < 2; ++i) {

@@ -1,5 +1,5 @@
-// The layout of version 1 of ofsdp_plugin.h: libraries that exist rely on it. A struct may grow at
-// its end, together with OFSDP_PLUGIN_VERSION; then the numbers of `size` change here, no others.
+// The layout of version 1 of ofsdp_plugin.h: existing libraries rely on it. A struct may grow at
+// the end, together with OFSDP_PLUGIN_VERSION; then the numbers for `size` change here, no others.
 #include <gtest/gtest.h>
 
 #include "plugins/ofsdp_plugin.h"

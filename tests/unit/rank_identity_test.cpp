@@ -1,4 +1,4 @@
-// Every launcher's environment as it sets it, and what is said when one contradicts itself.
+// Every launcher's environment as it sets it, and the message when one contradicts itself.
 #include "fsdp/comm/rank_identity.h"
 
 #include <gmock/gmock.h>
@@ -156,7 +156,7 @@ TEST(RankIdentity, TorchrunOnSeveralHosts) {
   EXPECT_EQ((*found)->master_address, "localhost");
   EXPECT_EQ((*found)->master_port, 29500);
   EXPECT_EQ((*found)->run_id, "/job");
-  // torchrun's agent has its store at the port.
+  // At the port is the store of torchrun's agent.
   EXPECT_EQ((*identity_of(with(two, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}})))->master_port,
             29501);
 }

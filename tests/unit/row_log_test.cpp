@@ -73,7 +73,7 @@ std::string metric_lines(const std::filesystem::path& path) {
   return lines;
 }
 
-// A resumed run may measure something else: each value stands below its name.
+// A resumed run may measure other values: each stands below its name.
 TEST_F(RowLogs, AResumedCsvFileGetsTheColumnsThatItLacks) {
   const std::string file = path("l.csv");
   const auto evaluate = [&](MetricsWriter::Mode mode, const std::vector<std::string>& names,
@@ -174,7 +174,7 @@ std::vector<std::string> wandb_records(const std::string& file) {
   return records;
 }
 
-using Fields = std::multimap<int, std::string>;  // a varint as its number
+using Fields = std::multimap<int, std::string>;  // a varint as a number
 
 Fields fields_of(std::string_view message) {
   Fields fields;

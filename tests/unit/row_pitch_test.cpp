@@ -20,9 +20,9 @@ bool always(const Graph&, const Node&) { return true; }
 
 class RowPitch : public ::testing::Test {
  protected:
-  // The head of a language model with its loss: products [6, vocabulary], seen as
-  // [2, 3, vocabulary] outside. `transposed`: the weights are [vocabulary, width], as an
-  // embedding's.
+  // The head of a language model with a loss: products [6, vocabulary], seen as [2, 3,
+  // vocabulary] outside. `transposed`: the weights are [vocabulary, width], as in an
+  // embedding.
   Graph head(int64_t vocabulary, bool transposed = true) {
     const ValueId x = maker.input("x", {DType::kFloat32, {kTokens, kWidth}});
     const ValueId h = maker.node("Gemm", "body", {x, maker.parameter("v", {kWidth, kWidth})});
@@ -40,7 +40,7 @@ class RowPitch : public ::testing::Test {
     return join_loss_gradient(*autodiff(maker.graph), always);
   }
 
-  // "node: what it makes", of all with a pitch. Views have that of what they show.
+  // "node: output" for every output with a pitch. A view has the pitch of the viewed value.
   static std::vector<std::string> pitched(const Graph& graph) {
     std::vector<std::string> found;
     for (const Node& node : graph.nodes) {

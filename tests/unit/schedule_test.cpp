@@ -1,4 +1,4 @@
-// The compiled schedule, as text (golden) and by its rules.
+// The compiled schedule, as text (golden) and against rules.
 #include "runtime/compile/program/schedule.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ struct Compiled {
   Schedule schedule;
 };
 
-// Four layers in units of their own, and a root of what remains.
+// Four layers in separate units, and a root for the rest.
 std::unique_ptr<Compiled> compiled(Strategy strategy, int world, const CompileOptions& options,
                                    int common_ranks = 1) {
   auto c = std::make_unique<Compiled>();
@@ -207,8 +207,8 @@ TEST(Schedule, UnitsAreResidentWhereTheyAreUsed) {
   }
 }
 
-// x -> + a -> + b -> a loss, where a and b have one shape, so one gradient, and units of
-// their own: b's is a copy of a's.
+// x -> + a -> + b -> a loss; a and b have one shape, so one gradient, and separate units: the
+// gradient of b is a copy of a's.
 std::unique_ptr<Compiled> of_equal_gradients(Strategy strategy, int world) {
   auto c = std::make_unique<Compiled>();
   testing::GraphMaker maker(c->registry);

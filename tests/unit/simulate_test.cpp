@@ -1,5 +1,5 @@
-// The simulation of the two streams against hand-worked figures, and the alpha-beta model of the
-// collectives against its formula.
+// The simulation of the two streams against hand-worked figures, and the alpha-beta model for
+// collectives against the formula.
 #include "runtime/compile/simulate.h"
 
 #include <gtest/gtest.h>
@@ -103,8 +103,8 @@ TEST(Simulate, NothingOfAStreamOverlapsItself) {
   }
 }
 
-// Two seconds of work during a gather of three, at two thirds of the speed, take three; the work
-// done alone takes what it takes.
+// Two seconds of work during a gather of three, at two thirds of the speed, take three. Other work
+// is not slowed.
 TEST(Simulate, ContentionSlowsTheWorkBesideCommunication) {
   const Chain chain;
   const Simulation free = chain.simulated(true), crowded = chain.simulated(true, 1.5);
@@ -124,11 +124,11 @@ Topology two_hosts() {
 
 TEST(Topology, RingsCostWhatTheFormulaSays) {
   const Topology t = two_hosts();
-  // Four ranks of one host: 3 messages; three quarters of the bytes at 100 GB/s.
+  // Four ranks on one host: 3 messages; three quarters of the bytes at 100 GB/s.
   EXPECT_DOUBLE_EQ(t.all_gather({0, 4, 1}, 8e9), 15e-6 + 0.06);
-  // Eight of two hosts: one of 7 messages crosses; seven eighths of the bytes at 25 GB/s.
+  // Eight on two hosts: one of 7 messages crosses; seven eighths of the bytes at 25 GB/s.
   EXPECT_DOUBLE_EQ(t.all_gather({0, 8, 1}, 8e9), 20e-6 + 30e-6 + 0.28);
-  // One of each host: half of the bytes.
+  // One on each host: half the bytes.
   EXPECT_DOUBLE_EQ(t.all_gather({0, 2, 4}, 8e9), 20e-6 + 0.16);
   EXPECT_DOUBLE_EQ(t.all_reduce({0, 2, 4}, 8e9), 2 * (20e-6 + 0.16));
   EXPECT_EQ(t.all_gather({3, 1, 1}, 8e9), 0);

@@ -1,5 +1,5 @@
-// Streams of a device: what touches the same bytes is ordered as in the schedule, by a search
-// through the events that knows nothing of how they were placed; what does not may run side by
+// Streams of a device: operations on the same bytes run in the schedule's order. The test searches
+// through the events and knows nothing about their placement. Other operations may run side by
 // side.
 #include <gtest/gtest.h>
 
@@ -25,9 +25,9 @@ StepAccess copied(StepAccess step) {
   return step;
 }
 
-// The steps that have ended at a point of a stream, each with a begin (on the communication stream,
-// if it is not the compute stream's) and an end, and copies up before its begin. Points are 2 s,
-// 2 s + 1 and, for the copies, 2 n + s.
+// The steps that have ended at a point of a stream. Each step has a begin (on the communication
+// stream, unless it is the compute stream's) and an end, and copies up before the begin. Points are
+// 2 s, 2 s + 1 and, for the copies, 2 n + s.
 class Order {
  public:
   explicit Order(const StreamSchedule& plan)

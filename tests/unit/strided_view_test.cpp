@@ -1,4 +1,4 @@
-// StridedView against tensors of the numbers of their elements, which are moved one by one.
+// StridedView against tensors that number their elements and move them one by one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -67,7 +67,7 @@ Value part_of(const Value& x, size_t axis, int64_t begin, int64_t size) {
   return made;
 }
 
-// Whether any steps give the elements: those of single moves along the axes.
+// Whether any steps give the elements: tries the steps of single moves along the axes.
 bool has_steps(const Value& x) {
   Numbers steps;
   for (size_t axis = 0; axis < x.sizes.size(); ++axis) {

@@ -1,4 +1,4 @@
-// Values that share their bytes: a sum of gradients begins in the slot of its parameter.
+// Values that share bytes: a sum of gradients begins in the slot of the parameter's gradient.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace ofsdp {
 namespace value_storage_test {
 
-// A language model of one table: rows of it go in, and each is compared with all rows.
+// A language model with one table: some rows go in, and each is compared with all rows.
 Graph tied_graph(const Registry& registry) {
   testing::GraphMaker maker(registry);
   const ValueId tokens = maker.input("tokens", {DType::kInt64, {4}});

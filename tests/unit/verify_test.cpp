@@ -1,6 +1,6 @@
-// The order of passes, as the pipeline runs it and docs/internals/design.md lists it.
-// verify: graphs that passes make are right, each kind of wrong graph is found and named with pass
-// and node; GraphEditor asks operators before it changes a node; and lists of a graph may move.
+// verify: graphs made by passes are right, each kind of wrong graph is found and named with pass
+// and node; GraphEditor asks operators before it changes a node; lists of a graph may move. And the
+// order of passes, as the pipeline runs it and docs/internals/design.md lists it.
 #include "importer/graph/verify.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using testing::GraphMaker;
 using ::testing::HasSubstr;
 using testing::mlp_training_graph;
 
-// A mistake of a pass, and what the line says besides the pass.
+// A mistake of a pass, and the facts in the line besides the pass.
 struct Mistake {
   const char* name;
   void (*make)(Graph&);
@@ -141,7 +141,7 @@ std::vector<Mistake> mistakes() {
 INSTANTIATE_TEST_SUITE_P(All, VerifyMistake, ::testing::ValuesIn(mistakes()),
                          [](const auto& info) { return info.param.name; });
 
-// Restores the variable at its end.
+// Restores the variable in the destructor.
 class Asked {
  public:
   explicit Asked(const char* value) {
@@ -329,7 +329,7 @@ TEST(Pipeline, HasItsStagesInOrderAndNamesOnce) {
   }
 }
 
-// Returns the names of the passes of a stage that would run over the graph.
+// Returns the names of a stage's passes that would run over the graph.
 std::vector<std::string> running(const Graph& graph, const PassContext& context, PassStage stage) {
   std::vector<std::string> names;
   for (const Pass& pass : pipeline()) {

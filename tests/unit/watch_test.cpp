@@ -1,5 +1,5 @@
-// The norms of units: what ranks add up together against plain loops, the history, and the step
-// from which norms grow.
+// The norms of units: the sums over ranks against plain loops, the history, and the step from which
+// norms grow.
 #include "runtime/engine/watch.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ Plan plan_of(const std::vector<std::string>& names, int world) {
   return plan;
 }
 
-// A watch with the memory of its history.
+// A watch with memory for the history.
 struct Watched {
   Watched(const Plan& plan, int64_t interval)
       : memory(NormHistory::bytes(watched_units(plan).size()) / sizeof(int64_t) + 1),
@@ -94,7 +94,7 @@ TEST(Watch, NoTwoUnitsHaveTheSameName) {
   EXPECT_EQ(units[2].name, "root");
 }
 
-// A history of one unit: the gradient's norms, an update each, and weights of norm 1.
+// A history of one unit: the gradient's norms, an update each, and weights with norm 1.
 struct History {
   explicit History(const std::vector<float>& norms)
       : memory(NormHistory::bytes(1) / sizeof(int64_t) + 1),

@@ -1,6 +1,6 @@
 // No kernel of ours calls malloc when it runs (from the second run on): the executor promises that
-// for the whole step. oneDNN makes small objects at every run of a primitive; their number is
-// bounded. See [Note: oneDNN and malloc]. This program counts calls by defining malloc and
+// for the whole step. oneDNN makes a bounded number of small objects in every run of a primitive.
+// See [Note: oneDNN and malloc]. This program counts calls by defining malloc and
 // dnnl_primitive_execute; sanitizers define malloc too, so there it skips.
 #include <dlfcn.h>
 #include <dnnl.h>
@@ -28,8 +28,8 @@ namespace {
 
 std::atomic<bool> counting{false};
 std::atomic<int> ours{0}, onednn{0}, runs{0};
-// A run outside of a parallel region has the pool's threads to itself; one inside has its own
-// alone.
+// A run outside a parallel region has all the pool's threads; a run inside has only the thread that
+// calls it.
 std::atomic<bool> all_inside{false};
 thread_local bool inside = false;
 
@@ -89,7 +89,7 @@ struct Calls {
   int ours = 0, onednn = 0, runs = 0;
 };
 
-// malloc calls of the second and third run of a kernel.
+// malloc calls in a kernel's second and third run.
 Calls calls_of(Kernel& kernel, const Problem& problem) {
 #ifdef OFSDP_COUNTS_MALLOC
   Buffers buffers;
@@ -119,7 +119,7 @@ Layout layout_of(const TensorDesc& desc, bool channels_last) {
   return channels_last && desc.shape.rank() == 4 ? Layout::kChannelsLast : Layout::kPlain;
 }
 
-// A run of a primitive; seen: 9 with AVX-512, 13 with AVX2; of one of 16 products with AVX2: 55.
+// Runs of a primitive; seen: 9 with AVX-512, 13 with AVX2; for one with 16 products, AVX2: 55.
 constexpr int kOneDnnCalls = 16, kOneDnnCallsOfWinograd = 64;
 
 TEST(OneDnn, KernelsRunWithoutMallocOfOurs) {

@@ -1,5 +1,5 @@
-// Random changes of images: statistics of the draws against the distributions' own, and rows
-// against plain ones. Draws depend on seed, epoch and sample alone.
+// Random changes to images: statistics of the draws against the distributions', and rows against
+// plain ones. Draws depend only on seed, epoch and sample.
 #include "runtime/data/augment.h"
 
 #include <cmath>
@@ -211,7 +211,7 @@ TEST_F(AugmentedTest, CutmixWeighsLabelsByPixels) {
       std::vector<double> expected(3);
       for (const auto& [value, count] : values) {
         const auto from = static_cast<size_t>((value - 5) / 10);
-        // Files are in the order of their classes: image n is row n / 3 of class n % 3.
+        // Files are in class order: image n is row n / 3 of class n % 3.
         expected[from % 3] += static_cast<double>(count) / kRow;
       }
       for (size_t k = 0; k < 3; ++k) ASSERT_NEAR(weights[i * 3 + k], expected[k], 1e-6);

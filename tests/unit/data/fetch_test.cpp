@@ -1,5 +1,5 @@
-// Files at addresses: 200 faults of a server, of which each leaves the file's bytes or an error of
-// one line; versions; signed requests; addresses that are refused.
+// Files at addresses: 200 faults of a server, each with the file's bytes or a one-line error as
+// result; versions; signed requests; refused addresses.
 #include <cstdlib>
 #include <fstream>
 

@@ -1,5 +1,5 @@
-// Folders of images as columns. Pixels are compared with the bytes that Pillow made of the same
-// files (tests/fixtures/images/make.py) and with the .npy form of a column.
+// Folders of images as columns. Pixels are compared with the bytes that Pillow made from the same
+// files (tests/fixtures/images/make.py) and with the column as .npy.
 #include "fsdp/comm/communicator.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/images/resize.h"
@@ -147,7 +147,7 @@ TEST_F(ImagesTest, SubfoldersAreClassesInTheOrderOfTheirBytes) {
   EXPECT_EQ((*data)->classes("labels"), (std::vector<std::string>{"10", "2", "B", "a", "b"}));
 }
 
-// A folder without a YAML file: its parts by the names of its subfolders.
+// A folder without a YAML file: the names of subfolders tell the parts.
 TEST_F(ImagesTest, APlainFolderHasItsParts) {
   png("a/cat/0.png", 2, 2, 1, 1);
   const auto one = read_data_spec(folder_.path() + "/a");
@@ -268,7 +268,7 @@ TEST_F(ImagesTest, HeadersThatLieAreRefusedBeforeTheFirstStep) {
           {"a.jpg", "SOF3"});
 }
 
-// Every prefix of a file, and every file with one byte changed: an error or the right size of row.
+// Every prefix of a file, and every file with one byte changed: an error or a row of right size.
 TEST_F(ImagesTest, DamageIsAnErrorOfTheRun) {
   const std::string pictures = folder_.path() + "/pictures";
   for (const char* name : {"rgb_interlaced.png", "palette.png", "progressive.jpg", "grey.jpg"}) {

@@ -1,5 +1,5 @@
-// The order of --bucket-by is a permutation whose batches have rows of like length, and rows are
-// cut as plain loops cut them.
+// The order of --bucket-by is a permutation; its batches have rows of like length, and rows are cut
+// as plain loops cut them.
 #include <cmath>
 #include <numeric>
 #include <random>

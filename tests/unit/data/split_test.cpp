@@ -70,7 +70,7 @@ class SplitTest : public ::testing::Test {
     return parse_data_yaml(text, folder_.path(), "d.yaml");
   }
 
-  // The rows of both parts of the column x.
+  // The rows in both parts of column x.
   std::vector<std::vector<uint8_t>> parts(const std::string& text) {
     std::vector<std::vector<uint8_t>> rows;
     const auto both = spec(text);

@@ -134,7 +134,7 @@ TEST_F(TarTest, ShardsAreColumns) {
   EXPECT_EQ(rows<float>(**data, 2), vectors);
 }
 
-// Without a YAML file: one image in each sample, and its class.
+// Without a YAML file: each sample has one image and a class.
 TEST_F(TarTest, PlainShardsNameTheirMembers) {
   const std::string image = png_bytes(1, 1, 1, {7});
   for (const char* name : {"s-08.tar", "s-09.tar", "s-10.tar"}) {

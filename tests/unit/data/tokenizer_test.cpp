@@ -1,5 +1,5 @@
-// Token ids against those of the `tokenizers` package (tests/fixtures/tokenizers/make.py), parts of
-// a tokenizer.json that are refused, and rows of tokens.
+// Token ids against the `tokenizers` package (tests/fixtures/tokenizers/make.py), parts of a
+// tokenizer.json that are refused, and rows of tokens.
 #include <sstream>
 
 #include "fsdp/comm/communicator.h"
@@ -31,7 +31,7 @@ Ids read_ids(const std::string& line) {
   return ids;
 }
 
-// The ids of a text with those around it.
+// The ids of a text with the ids around it.
 Ids encoded(const Tokenizer& tokenizer, const std::string& text) {
   Ids ids = tokenizer.surrounding().before;
   Tokenizer::SeenWords seen;
@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(All, KindTest,
                          ::testing::Values("albert", "bert", "bert_cased", "clip", "gpt2", "llama2",
                                            "llama3", "qwen", "roberta", "t5", "wordpiece", "xlmr"));
 
-// A tokenizer of the letters a to d and the merges of them.
+// A tokenizer for the letters a to c and their merges.
 std::string small(const std::string& parts, const std::string& model = "") {
   return format_text(
       R"({{"added_tokens": [], {}"model": {{"type": "BPE", {}"vocab": {{"a": 0, "b": 1, "c": 2, )"
@@ -75,7 +75,7 @@ Ids ids_of(const std::string& json, const std::string& text) {
 }
 
 TEST(TokenizerTest, PairsAreMerged) {
-  EXPECT_EQ(ids_of(small(""), "abcabxa"), (Ids{4, 3, 0}));  // what has no token is dropped
+  EXPECT_EQ(ids_of(small(""), "abcabxa"), (Ids{4, 3, 0}));  // text without a token is dropped
   EXPECT_EQ(ids_of(small("", R"("unk_token": "c", )"), "xxa"), (Ids{2, 2, 0}));
   EXPECT_EQ(ids_of(small("", R"("unk_token": "c", "fuse_unk": true, )"), "xxa"), (Ids{2, 0}));
 }

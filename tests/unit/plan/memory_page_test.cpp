@@ -15,8 +15,8 @@ namespace memory_page_test {
 
 constexpr double kNear = 0.03;
 
-// Shapes as their papers give them. Rows and columns of weights decide; biases of products are
-// left out (a ten-thousandth).
+// Shapes as in the papers. Rows and columns of weights decide; biases of products are left out (a
+// ten-thousandth).
 const DecoderShape kTwelve{.layers = 36,
                            .width = 2560,
                            .heads = 32,
@@ -81,7 +81,7 @@ class Page {
   std::map<std::pair<std::string, std::string>, std::vector<double>> rows_;
 };
 
-// Prints the row, so that a page can be made from what a failing test says.
+// Prints the row, so a page can be made from a failing test's output.
 void expect_row(const Page& page, const std::string& first, const std::string& second,
                 const std::vector<double>& numbers) {
   std::string line = format_text("| {} | {}", first, second);
@@ -121,8 +121,8 @@ ShardingOptions with(Strategy strategy, DType dtype = DType::kFloat32) {
   return sharding;
 }
 
-// Bytes of a parameter and rank in float32 that stay: itself, its gradient where gradients are
-// whole, and two moments.
+// Bytes per parameter and rank in float32 that stay: the parameter, the gradient where gradients
+// are whole, and two moments.
 double resting(Strategy strategy, int world) {
   if (strategy == Strategy::kNoShard) return 16;
   if (strategy == Strategy::kZero1) return 8 + 8.0 / world;
@@ -177,8 +177,8 @@ TEST(MemoryPage, ZerosTableBesideOurs) {
   }
 }
 
-// Returns the least number of cards, a power of two, whose ranks need at most 80 GB. Each needs
-// `shared` GB over their number.
+// Returns the least number of cards, a power of two, that gives each rank at most 80 GB. Each rank
+// needs `shared` GB divided by the number.
 std::pair<int, Bytes> least_cards(const ShapedDecoder& model, const ShardingOptions& sharding,
                                   double shared) {
   int first = 1;

@@ -1,5 +1,5 @@
-// Bounds of unequal shards: they divide each unit in proportion, at blocks of the norm, and copies
-// of a hybrid strategy divide a shard without gap or overlap.
+// Bounds of unequal shards: they divide each unit in proportion, at the norm's blocks, and copies
+// in a hybrid strategy divide a shard without gap or overlap.
 #include <gtest/gtest.h>
 
 #include "fsdp/plan/plan.h"

@@ -1,6 +1,6 @@
 // --wrap auto against the three policies that it chooses among, on models, ranks, networks and
-// limits: within two hundredths of the fastest that fits, never above the limit, and where none of
-// them fits it often finds one that does. Bytes are compared with plans that are compiled apart.
+// limits: within two hundredths of the fastest that fits, never above the limit. If no policy fits
+// it often finds units that do. Bytes are compared with separately compiled plans.
 #include <gtest/gtest.h>
 
 #include "tests/support/namespaces.h"
@@ -11,7 +11,7 @@ namespace wrap_auto_test {
 
 constexpr WrapPolicy kPolicies[] = {WrapPolicy::kTransformer, WrapPolicy::kSize, WrapPolicy::kNone};
 
-// Two hosts whose ranks compute `factor` times as fast as this machine.
+// Two hosts with ranks that compute `factor` times as fast as this machine.
 std::string topology(double factor) {
   return format_text(
       "hosts: 2\nranks_per_host: 4\ncompute_factor: {}\n"
