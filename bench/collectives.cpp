@@ -1,11 +1,11 @@
-// How fast the collectives are, next to a plain copy of the same bytes measured in turn.
+// Speed of the collectives, next to a plain copy of the same bytes measured in turn.
 //
 //   bench_collectives [RANKS (2)] [MEGABYTES OF A SLOT (16)] [ROUNDS (50)] [HOSTS (1)]
 //
 // GB/s are bytes that a rank reads and writes: a gather R slices in and out; a reduce-scatter one
-// span of R slots in; an all-reduce that, its span out, and R - 1 spans in and out. Best of the
-// rounds, in each of which the copy and the collectives take turns; the last column is the part of
-// the copy's GB/s. Several hosts are groups of processes of this one that speak over the loopback.
+// span from R slots in; an all-reduce that, its span out, and R - 1 spans in and out. Best of the
+// rounds; in each the copy and the collectives take turns; the last column is the part of
+// the copy's GB/s. Several hosts are groups of processes on this one that speak over the loopback.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,7 +31,7 @@ struct Sizes {
   int rounds;
 };
 
-// One thing that is timed, and its best.
+// One timed operation, and the best time.
 struct Timed {
   const char* name;
   double bytes;

@@ -1,10 +1,10 @@
-// Share of the card's copy bandwidth that each memory-bound kernel of kernels/cuda reaches, at
+// Share of the card's copy bandwidth that each memory-bound kernel in kernels/cuda reaches, at
 // sizes that fill it:
 //
 //   build/cuda/bench/cuda_kernels [PART]  norms, losses, pointwises, movements, embeddings, updates
 //
-// Copy bandwidth is that of cudaMemcpyAsync on the device, 512 MiB read and written. A kernel's
-// bytes are what it must read and write (kernels/cuda/*.h say what). Time is the median of 20 runs
+// Copy bandwidth: cudaMemcpyAsync on the device, 512 MiB read and written. A kernel's bytes are the
+// bytes that it must read and write (see kernels/cuda/*.h). Time is the median of 20 runs
 // by events, after 5 for warmth. Wanted: 85 %.
 #include <cuda_runtime_api.h>
 

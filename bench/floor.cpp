@@ -1,14 +1,14 @@
-// The least that a training step of a model can take on this machine with one thread: its products
-// at the rate of the fastest library at hand, attention's at that of the best product, and all
+// The least time for a model's training step on this machine with one thread: products at the rate
+// of the fastest library at hand, attention's at the rate of the best product, and all
 // other bytes at the rate of a copy.
 //
 //   build/release/bench/floor MODEL.onnx BATCH [LOSS]        LOSS: cross_entropy
 //
-// Prints a line for each product: what our kernel takes, what the fastest library takes, which one
-// that is; then the floors. Convolutions count by their definition, with the rate of the best
-// product; those of 3 x 3 taps may take less ([Note: Winograd]). These are the shortest times seen;
-// a machine's speed changes within minutes, so then, for each line that it reads, it prints the
-// floor of products of that moment: medians of the fastest libraries. bench/floor.sh asks for one
+// Prints a line for each product: our kernel's time, the fastest library's time and its name; then
+// the floors. Convolutions count by their definition, with the rate of the best product; those with
+// 3 x 3 taps may take less ([Note: Winograd]). These are the shortest times seen.
+// A machine's speed changes within minutes. So then, for each line that it reads, it prints the
+// products' floor at that moment: medians for the fastest libraries. bench/floor.sh asks for one
 // before each step that it times.
 #include <algorithm>
 #include <chrono>
@@ -37,7 +37,7 @@ namespace {
 using kernels::ops::MatrixProduct;
 using Clock = std::chrono::steady_clock;
 
-// Seconds of each of some runs in `span`, at least three, in rising order.
+// Seconds for each run in `span`, at least three runs, in rising order.
 std::vector<double> times_of(const auto& run, std::chrono::milliseconds span) {
   run();
   std::vector<double> times;
@@ -88,7 +88,7 @@ std::unique_ptr<Kernel> by_onednn(const MatrixProduct& p, bool any_a, bool any_b
       {{DNNL_ARG_SRC, false, 0, a}, {DNNL_ARG_WEIGHTS, false, 1, b}, {DNNL_ARG_DST, true, 0, y}});
 }
 
-// A product by our own kernel and by every library, on operands of its own.
+// A product by our kernel and by every library, on separate operands.
 class Contest {
  public:
   struct Entry {
@@ -193,7 +193,7 @@ double convolution_flops(const Node& node, const Problem& p) {
   return 2.0 * static_cast<double>(s.y.numel()) * static_cast<double>(s.w.numel() / s.w[0]);
 }
 
-// Counts the two products of attention, or the five of its gradient.
+// Counts the two products in attention, or the five in the gradient.
 double attention_flops(const Node& node, const Problem& p) {
   const std::string op = node.op->full_name();
   const bool gradient = op == "ofsdp.AttentionGrad";

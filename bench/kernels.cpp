@@ -1,5 +1,5 @@
-// Kernels at the shapes of the MNIST CNN (batch 64), of BERT-mini's attention and loss (batch 8)
-// and of one large matrix product, one thread: `build/release/bench/kernels`. Convolutions and
+// Kernels at shapes from the MNIST CNN (batch 64), from BERT-mini's attention and loss (batch 8)
+// and from one large matrix product, one thread: `build/release/bench/kernels`. Convolutions and
 // poolings run plain and channels last. Besides time, GF/s where multiplications are counted, and
 // GB/s where bytes are.
 #include <benchmark/benchmark.h>
@@ -20,7 +20,7 @@ TensorDesc tensor(Shape shape, Layout layout = Layout::kPlain, DType dtype = DTy
   return {dtype, std::move(shape), layout};
 }
 
-// One problem with memory for its operands.
+// One problem with memory for the operands.
 class Bench {
  public:
   Bench(const std::string& op, Attributes attributes, std::vector<TensorDesc> inputs,
@@ -136,7 +136,7 @@ void unary(benchmark::State& state, const char* op) {
   Bench(op, {}, {x}, {x}).run(state, 0);
 }
 
-// Rows of 128 tokens in 4 heads of 64, one after the other in each row, as BERT-mini's.
+// 128 tokens in 4 heads of 64, one head after the other in each row, as in BERT-mini.
 void attention(benchmark::State& state, bool gradient) {
   const int64_t rows = state.range(0);
   const TensorDesc x = tensor({rows, 128, 256});

@@ -1,9 +1,9 @@
-// A product as cuBLASLt is asked for it by bench/products.cu: its description, its operands, and
-// the algorithms that the heuristic gives for it.
+// A product for cuBLASLt in bench/products.cu: description, operands, and the algorithms from the
+// heuristic.
 //
-// Row-major matrices; those of cuBLASLt are their transposes, so its A is our right operand.
-// Ownership: memory and descriptors are the objects'. Threads: one. Errors of CUDA end the program
-// with a line; a product without an algorithm has no candidates.
+// Row-major matrices; cuBLASLt sees their transposes, so its A is our right operand. Ownership: the
+// objects own memory and descriptors. Threads: one. Errors of CUDA end the program with a line; a
+// product without an algorithm has no candidates.
 #pragma once
 
 #include <cublasLt.h>
@@ -109,7 +109,7 @@ class Memory {
 
 struct Operands {
   Memory left, right, result, aux, vector, workspace;
-  // The most that a product of these tokens has, of four bytes.
+  // The most that a product with these tokens needs, at four bytes each.
   explicit Operands(int64_t tokens)
       : left(most(tokens)),
         right(most(tokens)),

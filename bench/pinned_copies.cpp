@@ -1,10 +1,10 @@
-// The time of a copy between pinned host memory and a device, up, down and both ways at once: the
-// bound of --cpu-offload (bench/offload.sh).
+// The time for a copy between pinned host memory and a device, up, down and both ways at once: the
+// bound for --cpu-offload (bench/offload.sh).
 //
 //   build/cuda/bench/pinned_copies [--benchmark_format=json]
 //
-// The device is that of `--device cuda`, in the library that OFSDP_CUDA_LIBRARY names. Bytes are
-// those of one way, 256 MiB a copy.
+// The device is the one for `--device cuda`, in the library that OFSDP_CUDA_LIBRARY names. Bytes
+// count one way, 256 MiB a copy.
 #include <benchmark/benchmark.h>
 
 #include "kernels/core/device.h"

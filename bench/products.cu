@@ -1,15 +1,15 @@
-// TFLOP/s of every product of BERT-base and GPT-2 124M (forward, gradients of the data and of the
-// weights, head) by the eight best algorithms of cuBLASLt's heuristic:
+// TFLOP/s for every product in BERT-base and GPT-2 124M (forward, gradients for the data and for
+// the weights, head) by the eight best algorithms from cuBLASLt's heuristic:
 //
 //   build/cuda/bench/products [--only TEXT] [--tokens 65536] [--minutes 9]
 //                             [--epilogues bias,gelu,bgrad,dgelu,add]
 //
 // A line an algorithm, as it is timed: product, type, epilogue, row pitch of the vocabulary (as it
 // is, or rounded up to 64 elements), place in the heuristic's list, tile, stages, splits of the
-// inner axis and how their parts are added, workspace, time, rate. Then a table of the fastest.
-// Types: bfloat16, float32, and float32 rounded to TF32. With bfloat16, gradients of weights are
-// asked for twice: parts of a split sum in float32 as kernels/cuda/matmul/product.cpp asks, and in
-// whatever type. --only: lines whose first three columns contain it; --epilogues: these, and plain.
+// inner axis and the way to add their parts, workspace, time, rate. Then a table of the fastest.
+// Types: bfloat16, float32, and float32 rounded to TF32. With bfloat16, gradients for weights run
+// twice: parts of a split sum in float32, as kernels/cuda/matmul/product.cpp requests, and in
+// any type. --only: lines with it in the first three columns; --epilogues: these, and plain.
 // Operands are random. Nothing begins after --minutes. Exit status 2 without a GPU.
 #include <array>
 #include <chrono>
@@ -24,14 +24,14 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kWidth = 768, kInner = 3072, kPitchMultiple = 64;
 constexpr double kSecondsEach = 0.05;  // of an algorithm, and two runs at least
 
-// --- what is multiplied ---
+// --- the products ---
 
 enum class Kind { kForward, kData, kWeights };  // y = x w, dx = dy w^T, dw = x^T dy
 
 struct Layer {
   const char* name;
   int64_t in, out;
-  bool bias, gelu, residual;  // what follows it forwards
+  bool bias, gelu, residual;  // nodes after it in forward
 };
 
 constexpr std::array<Layer, 6> kLayers{{

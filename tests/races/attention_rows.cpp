@@ -1,4 +1,4 @@
-// Attention, its gradient and rotary embeddings.
+// Attention, the attention gradient and rotary embeddings.
 #include "kernels/cuda/attention/attention.h"
 #include "tests/races/table.h"
 
@@ -52,7 +52,7 @@ struct Heads {
   }
 };
 
-// Both ways, or without `all` one of them with each kind of mask.
+// Both ways, or without `all` one way for each kind of mask.
 std::vector<bool> kept_or_not(const Table& table, bool causal) {
   return table.all() ? std::vector<bool>{true, false} : std::vector<bool>{causal};
 }
@@ -91,7 +91,7 @@ void add_cuda_cores(Table& table, DType dtype, int64_t width, bool causal) {
   }
 }
 
-// A mask of padding, read once a key, and an additive one with its gradient.
+// A padding mask, read once a key, and an additive one with a gradient.
 void add_masked(Table& table, bool additive) {
   using namespace kernels::cuda;
   const char* const kind = additive ? "additive" : "padding";

@@ -42,7 +42,7 @@ std::string shortened(const std::string& place) {
   return slash == std::string::npos ? path : path.substr(slash + 1);
 }
 
-// The lines of one address: function and place of each call that was inlined, innermost first.
+// The lines for one address: function and place of each inlined call, innermost first.
 CodeName name_of(const std::vector<std::string>& lines) {
   if (lines.size() < 2) return {"?", "?", "?"};
   const std::string inner = shortened(lines[1]), outer = shortened(lines[lines.size() / 2 * 2 - 1]);

@@ -1,5 +1,5 @@
-// Names of addresses of this program's code, as addr2line gives them (binutils, which every g++
-// has). Threads: one. Errors: what is not known is "?".
+// Names for addresses in this program's code, from addr2line (binutils, which every g++ has).
+// Threads: one. Errors: an unknown name is "?".
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 namespace ofsdp::races {
 
 struct CodeName {
-  std::string function;  // its own, without arguments and folders: "forward_held"
+  std::string function;  // without arguments and folders: "forward_held"
   std::string file;      // the last two parts of the path: "norm/norm.cu"
   std::string place;     // "norm/norm.cu:72"; with the outermost caller where it was inlined
 };
 using CodeNames = std::map<uint32_t, CodeName>;
-// Adds those that are not there yet, by one call of addr2line.
+// Adds the missing addresses, by one call to addr2line.
 void add_code_names(const std::set<uint32_t>& addresses, CodeNames& names);
 
 }  // namespace ofsdp::races

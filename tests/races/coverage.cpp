@@ -10,8 +10,8 @@
 namespace ofsdp::races {
 namespace {
 
-// Kernels that no row launches: none of them is in the plan of a training step of BERT, GPT-2, the
-// MNIST sample or a ResNet.
+// Kernels that no row launches: none is in the plan of a training step for BERT, GPT-2, the MNIST
+// sample or a ResNet.
 struct Exception {
   const char* kernel;  // "FAMILY/FILE.cu name", or all of a file: "FAMILY/FILE.cu"
   const char* reason;

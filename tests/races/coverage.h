@@ -1,4 +1,4 @@
-// Compares the kernels of kernels/cuda with those that the table has launched. Threads: one.
+// Compares the kernels in kernels/cuda with the kernels that the table launched. Threads: one.
 #pragma once
 
 #include <set>
@@ -7,8 +7,8 @@
 
 namespace ofsdp::races {
 
-// A line for each kernel under `source`/kernels/cuda that is not among `launched` and not on the
-// list of those that need not be, and for each entry of that list that is no longer right.
+// A line for each kernel under `source`/kernels/cuda that is neither in `launched` nor on the list
+// of exceptions, and for each entry on that list that is no longer right.
 std::vector<std::string> coverage_faults(const std::string& source,
                                          const std::set<const void*>& launched);
 

@@ -113,7 +113,7 @@ void Detector::forget_syncs() {
   for (auto& lanes : seen_) std::ranges::fill(lanes, 0u);
 }
 
-// Each lane of the mask has met what any of them had met, and all that each did until now.
+// Each lane in the mask has now met all that any of these lanes had met, and their accesses so far.
 void Detector::warp_met(unsigned first, uint32_t mask) {
   synced_ = true;
   std::vector<uint32_t> all(emulator::kWarp);
@@ -137,7 +137,7 @@ bool Detector::ordered(Stamp earlier, Stamp now) const {
 }
 
 void Detector::check(const Now& now, Stamp earlier, Access kind, uint32_t code) {
-  if (now.shared && earlier.stretch() < block_) return;  // each block has its own
+  if (now.shared && earlier.stretch() < block_) return;  // each block has separate shared memory
   if (ordered(earlier, now.stamp) || (earlier.atomic() && now.stamp.atomic())) return;
   Fault fault = Fault::kBetweenWarps;
   if (earlier.stretch() < block_) {
@@ -148,7 +148,7 @@ void Detector::check(const Now& now, Stamp earlier, Access kind, uint32_t code) 
   report(fault, now, earlier, earlier.atomic() ? Access::kAtomic : kind, code);
 }
 
-// `other` is of another block or, in this stretch, of another thread than `read`.
+// `other` has another block or, in this stretch, another thread than `read`.
 void Detector::remember_read(Cell& cell, const Now& now) const {
   const Stamp last = cell.read;
   const bool again = last.stretch() == now.stamp.stretch() && last.thread() == now.stamp.thread();

@@ -1,19 +1,19 @@
-// Finds data races in kernels that run on tests/emulator, from what g++ -fsanitize=thread says of
-// each access; the sanitizer's own run time is not linked (hooks.cpp stands in its place).
+// Finds data races in kernels that run on tests/emulator, from the calls that g++ -fsanitize=thread
+// makes for each access. The sanitizer's run time is not linked; hooks.cpp takes its place.
 //
-// Two accesses to a byte, one of them a write and not both atomic, are a race unless
+// Two accesses to a byte, one a write and not both atomic, are a race unless
 //   - one thread made both, or they belong to two launches, or
-//   - the threads are of one block and __syncthreads lies between, or
-//   - they are of one warp and __syncwarp of both lanes lies between. Shuffles order nothing.
+//   - the threads are in one block and __syncthreads lies between, or
+//   - they are in one warp and __syncwarp for both lanes lies between. Shuffles order nothing.
 // Blocks are never ordered. So one run finds every race among its accesses, whatever the order in
-// which it was executed. Found as well: bytes of shared memory that are read before the block wrote
-// them, accesses beyond a shared array or a buffer, and bytes that are touched while a cp.async of
-// any thread into them has not been awaited.
+// which it was executed. It also finds shared bytes that are read before the block wrote them,
+// accesses beyond a shared array or a buffer, and bytes that are touched before a cp.async into
+// them by any thread has been awaited.
 //
-// Watched are shared memory and buffers of `device_memory` (device_memory.h); stacks and arguments
-// are not. A finding is kept once for each kernel and pair of places in its source.
+// Watched are shared memory and buffers in `device_memory` (device_memory.h); stacks and arguments
+// are not. A finding is kept once for each kernel and pair of places in the source.
 //
-// Ownership: one Detector at a time, which is the emulator's observer while it lives. Threads: one.
+// Ownership: one Detector at a time; it is the emulator's observer while it lives. Threads: one.
 #pragma once
 
 #include <sys/mman.h>
@@ -41,8 +41,8 @@ enum class Fault : uint8_t {
   kCopying
 };
 
-// An access in 64 bits: the stretch of a block between two barriers (numbered from 1 on over all
-// blocks and launches), thread, its __syncwarps in the stretch, whether it was atomic.
+// An access in 64 bits: the block's stretch between two barriers (numbered from 1 on over all
+// blocks and launches), thread, count of __syncwarps in the stretch, whether it was atomic.
 struct Stamp {
   uint64_t bits = 0;
 
@@ -83,7 +83,7 @@ class Region {
       for (size_t i = from; i < to; i += granule(page)) f(cells_[i]);
     }
   }
-  void forget();  // cells are of four bytes again; for a region whose launches are over
+  void forget();  // cells have four bytes again; for a region after all its launches
 
  private:
   static constexpr size_t kPage = 256;
@@ -96,7 +96,7 @@ class Region {
   const void* begin_;
   size_t bytes_, reserved_;
   Cell* cells_;
-  std::vector<uint8_t> splits_;  // of a page: its cells are of 4, 2 or 1 bytes
+  std::vector<uint8_t> splits_;  // for each page: cells have 4, 2 or 1 bytes
 };
 
 struct Finding {
@@ -157,7 +157,7 @@ class Detector final : public emulator::Observer {
   const void* kernel_ = nullptr;
   bool synced_ = false;                      // whether a __syncwarp came in this stretch
   std::vector<uint32_t> syncs_;              // of each thread
-  std::vector<std::vector<uint32_t>> seen_;  // of each thread: syncs of its lanes that it has met
+  std::vector<std::vector<uint32_t>> seen_;  // of each thread: lanes' syncs that it has met
   std::set<std::tuple<Fault, const void*, uint32_t, uint32_t>> known_;
   std::vector<Finding> findings_;
   std::set<const void*> kernels_;

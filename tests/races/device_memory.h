@@ -1,6 +1,6 @@
 // Buffers that the detector watches, each between walls that nobody may touch; they live until the
-// next row of the table. Owns its memory. Threads: one. Errors: buffers that need more than the
-// arena has end the program.
+// next row of the table. Owns its memory. Threads: one. Errors: buffers larger than the arena end
+// the program.
 #pragma once
 
 #include <cstring>
@@ -38,7 +38,7 @@ class DeviceMemory {
   std::vector<size_t> walls_;
 };
 
-// Makes and fills the buffers of a row of the table, with the same numbers in each run of it.
+// Makes and fills the buffers for a row of the table, with the same numbers in each run.
 class Buffers {
  public:
   explicit Buffers(DeviceMemory* memory) : memory_(memory) {}

@@ -1,5 +1,5 @@
-// In place of ThreadSanitizer's run time: what g++ -fsanitize=thread calls at each access of the
-// kernels goes to the detector. This file is compiled without the sanitizer.
+// In place of ThreadSanitizer's run time: passes the calls that g++ -fsanitize=thread makes at each
+// access of a kernel to the detector. This file is compiled without the sanitizer.
 #include "tests/races/hooks.h"
 
 namespace ofsdp::races {

@@ -1,5 +1,5 @@
-// Sends each access of instrumented code to a detector. Global, since instrumented code calls
-// functions of fixed names. The detector is the caller's. Threads: one.
+// Sends each access by instrumented code to a detector. Global, since instrumented code calls
+// functions with fixed names. The caller owns the detector. Threads: one.
 #pragma once
 
 #include "tests/races/detector.h"

@@ -1,4 +1,4 @@
-// Embeddings and their gradients, and what finds or picks elements.
+// Embeddings and their gradients, and kernels that find or pick elements.
 #include "kernels/cuda/indexing/gather_scatter.h"
 #include "kernels/cuda/indexing/selection.h"
 #include "kernels/cuda/matmul/stored_product.h"

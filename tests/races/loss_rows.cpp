@@ -115,7 +115,7 @@ void add_mean_losses(Table& table) {
   }
 }
 
-// Two ranks, of whose rows some are missing.
+// Two ranks; some of their rows are missing.
 void add_contrastive(Table& table) {
   constexpr int64_t kRows = 70, kWidth = 45, kMax = 300, kBlock = 304, kHeader = 16;
   table.row("contrastive", [=](Buffers& m) -> cudaError_t {

@@ -2,10 +2,10 @@
 //
 //   cuda_races            planted mistakes, the table at small sizes, and that it has every kernel
 //   cuda_races --all      more types and sizes, with three seeds
-//   --only TEXT           rows whose names have this in them
-//   --planted             planted mistakes alone
+//   --only TEXT           rows with this in their names
+//   --planted             only planted mistakes
 //
-// Exit status: 0 nothing found, 1 something, 2 a wrong call. Each thing found is a line.
+// Exit status: 0 no finding, 1 a finding, 2 a wrong call. Each finding is a line.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -99,7 +99,7 @@ void add_batch_norm(Table& table, DType dtype, bool last, bool training) {
   });
 }
 
-// A row of each of two ranks.
+// A row from each of two ranks.
 GatheredRows two_ranks(Buffers& m, int64_t width) {
   constexpr int64_t kHeader = 16;
   const int64_t part = kHeader + width;

@@ -14,7 +14,7 @@ struct Planted {
 std::vector<Planted> planted_kernels();
 float last_of_blocks(Watched& watched, bool backwards);  // the number of the one that ran last
 
-// Prints what was not found, or found in a twin; returns how many.
+// Prints mistakes that were not found, and findings in their right twins; returns how many.
 int check_planted(Watched& watched);
 
 }  // namespace ofsdp::races

@@ -18,7 +18,7 @@ void missing_barrier(float* y) {
   y[t] = s[(t + kHalf) % kThreads];
 }
 
-// A second round writes what other warps still read of the first.
+// A second round overwrites numbers of the first that other warps still read.
 template <bool mistaken>
 void early_overwrite(float* y) {
   __shared__ float s[kThreads];
@@ -74,7 +74,7 @@ void warp_synchronous(float* y) {
   y[threadIdx.x] = s[threadIdx.x ^ 1];
 }
 
-// The half that nobody writes holds what the block before left there.
+// The half that nobody writes holds the numbers of the block before.
 template <bool mistaken>
 void stale_shared(float* y) {
   __shared__ float s[kThreads];
@@ -98,7 +98,7 @@ void global_overrun(float* y) {
   y[kNumbers - kThreads + threadIdx.x + (mistaken ? 1 : 0)] = 1;
 }
 
-// Each block reads what the next one writes.
+// Each block reads the element that the next one writes.
 template <bool mistaken>
 void race_between_blocks(float* y) {
   if (threadIdx.x != 0) return;
@@ -133,7 +133,7 @@ void unawaited_copy(float* y) {
   y[threadIdx.x] = static_cast<float>(tile[threadIdx.x / 4].word[threadIdx.x % 4]);
 }
 
-// Two launches of a pair: kernel<true> and kernel<false>, of `blocks` blocks.
+// Two launches of a pair: kernel<true> and kernel<false>, with `blocks` blocks.
 #define OFSDP_PLANTED(kernel, blocks, words)                                                 \
   Planted {                                                                                  \
 #kernel, words, [](Buffers& m, bool mistaken) {                                            \

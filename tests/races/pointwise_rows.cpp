@@ -11,7 +11,7 @@ using namespace kernels::cuda;
 
 constexpr int64_t kOuter = 6, kInner = 200, kAll = kOuter * kInner;
 
-// y over its first operand; the second one of the same shape, or a row of it.
+// y over the first operand; the second one has the same shape, or is a row.
 void add_operator(Table& table, Pointwise op, DType dtype, const std::string& name, bool row) {
   const int operands = pointwise_arity(op);
   if (row && operands == 1) return;
@@ -32,7 +32,7 @@ void add_operator(Table& table, Pointwise op, DType dtype, const std::string& na
 }
 
 void add_operators(Table& table, DType dtype) {
-  // Some with a kernel of their own, and one of each other kind.
+  // Some with a separate kernel, and one for each other kind.
   std::vector<std::string> names{"Add", "Gelu", "GeluGrad", "Relu", "ReluGrad", "Sqrt", "Less"};
   if (table.all()) {
     names.clear();

@@ -1,6 +1,6 @@
-// The launches of a training step's kernels, one row each. A row makes its buffers and launches; it
-// runs once in the drawn order and once in the reverse of it, and each line that is found in it is
-// printed with the row's name.
+// The launches of a training step's kernels, one row each. A row makes its buffers and launches. It
+// runs once in the drawn order and once in the reverse order, and each finding is printed with the
+// row's name.
 //
 // Views of `watched`. Threads: one. Errors: counted in `faults`.
 #pragma once

@@ -123,7 +123,7 @@ void add_lamb(Table& table) {
   });
 }
 
-// Two matrices, of which a part is missing at both ends, and a parameter of one axis.
+// Two matrices with a missing part at both ends, and a parameter with one axis.
 void add_adafactor(Table& table) {
   table.row("adafactor", [](Buffers& m) {
     constexpr int64_t kRows = 40, kColumns = 70, kFirst = 33, kMatrices = 2;

@@ -45,7 +45,7 @@ std::string sentence(const Finding& f, const CodeNames& names) {
          std::to_string(f.block.z) + ")";
 }
 
-// A line for a reader, with the names of what its addresses belong to.
+// A line for a reader, with the names that belong to the addresses.
 std::vector<std::string> sentences(const std::vector<Finding>& findings, CodeNames& names) {
   std::set<uint32_t> addresses;
   for (const Finding& f : findings) {

@@ -1,4 +1,4 @@
-// Runs launches under the detector and says in lines what it and the emulator found.
+// Runs launches under the detector and prints its findings and the emulator's as lines.
 //
 // Owns the memory that launches take. One at a time. Threads: one.
 #pragma once

@@ -1,5 +1,5 @@
-// Counts the calls of operator new in a test program, on every thread. Linked into a program that
-// names `allocations`: its operators replace those of the library.
+// Counts calls to operator new in a test program, on every thread. Linked into a program that names
+// `allocations`: these operators replace the library's.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// Bodies of operators (kernels/core/op_def.h) on the sample cases of the operators, by the
-// references of the operators that they consist of: values, and gradients by their own rules.
+// Bodies of operators (kernels/core/op_def.h) on the operators' sample cases, by the references of
+// the operators inside the body: values, and gradients by their own rules.
 //
 // Threads: any.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace ofsdp::testing {
 
-// A graph of one node of `op` on inputs of these descs; not present(): absent.
+// A graph with one node of `op` on inputs with these descs; not present(): absent.
 struct OneNode {
   Graph graph;
   Node node;
@@ -26,8 +26,8 @@ std::vector<TensorDesc> descs_of(const std::vector<RefTensor>& tensors);
 // Every value of a body on these inputs.
 std::map<ValueId, RefTensor> body_values(const Graph& body, const std::vector<RefTensor>& inputs);
 
-// Gradients of the inputs that are `needed`, for gradients `seeds` of the outputs. Adds to `error`
-// what goes wrong on the way.
+// Gradients for the inputs in `needed`, from gradients `seeds` of the outputs. Adds every failure
+// on the way to `error`.
 std::map<size_t, RefTensor> body_gradients(const Registry& registry, const OpDef& op,
                                            const SampleCase& sample, const CaseValues& values,
                                            const std::set<size_t>& needed,

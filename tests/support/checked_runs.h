@@ -1,5 +1,5 @@
 // Training runs of the real program on the CUDA library's own host code, over a runtime that checks
-// CUDA's rules (tests/fake_cuda); a broken rule is a violation of the run (device_runs.h).
+// CUDA's rules (tests/fake_cuda); a broken rule is a violation in the run (device_runs.h).
 //
 // Errors: test failures.
 #pragma once

@@ -1,5 +1,5 @@
-// Runs that save and resume, for the tests of checkpoints: a perceptron in several units, with
-// batches that are not a multiple of anything and a short last one in each of its four epochs.
+// Runs that save and resume, for tests of checkpoints: a perceptron in several units, with batches
+// that are not a multiple of anything and a short last one in each of four epochs.
 //
 // Ownership: CheckpointRuns owns its folder. Threads: one. Errors: test failures.
 #pragma once

@@ -1,5 +1,5 @@
-// Files of training data for tests: a folder that goes away with the test, and writers of .npy, IDX
-// and gzip that are the tests' own, so that readers are not checked against themselves.
+// Files of training data for tests: a folder that goes away with the test, and writers for .npy,
+// IDX and gzip that share no code with the readers, which so are not checked against themselves.
 //
 // Ownership: TempFolder owns its folder on disk. Threads: one. Errors: none, a failing write shows
 // in the test that reads.
@@ -99,7 +99,7 @@ std::vector<T> counted(size_t count, T first = T{0}) {
   return values;
 }
 
-// The message of what must be an input error; every fact must stand in it, on one line.
+// Expects an input error; every fact must be in the message, on one line.
 inline void expect_input_error(const Status& status, const std::vector<std::string>& facts) {
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.kind(), ErrorKind::kInput);

@@ -1,6 +1,6 @@
-// Training runs of the real program on a device that lives in host memory (tests/device), and what
-// they wrote: rows of metrics without times, the trained file, what the device counted. With the
-// comparisons of a device's run with the CPU's.
+// Training runs of the real program on a device in host memory (tests/device), and their files:
+// rows of metrics without times, the trained file, the device's counts. With comparisons between a
+// device's run and the CPU's.
 //
 // Errors: test failures.
 #pragma once
@@ -26,7 +26,7 @@ struct Trained {
   Finished run;
 };
 
-// Counts of one rank; those of several are added up.
+// Adds one rank's counts to the sums over ranks.
 inline void add_report(const std::string& file, Trained& trained) {
   std::ifstream counted(file);
   std::string word;
@@ -107,8 +107,8 @@ inline Words of_fixture(const char* model, int world) {
          ranks(world);
 }
 
-// Steps `half` on the CPU and the rest, up to `whole`, on the counting device from its checkpoint
-// give the file of one run, and so does the other way round.
+// Steps `half` on the CPU and the rest, up to `whole`, on the counting device from the checkpoint
+// give the same file as one run, and so does the other way round.
 inline void expect_checkpoints_of_both(const Words& command, int half, int whole) {
   const testing_data::TempFolder folder;
   const auto part = [&](const std::string& device, const std::string& dir, int steps,
@@ -145,7 +145,7 @@ inline void expect_same_bits(const Trained& cpu, const Trained& device) {
   EXPECT_TRUE(cpu.file == device.file) << "the trained files differ";
 }
 
-// In two orders of the device's streams, and without graphs; each of `counted` must have happened.
+// In two orders of the device's streams, and without graphs; each of `counted` must be positive.
 inline void expect_bits_of_the_cpu(const Words& command,
                                    std::initializer_list<const char*> counted = {}) {
   const Trained cpu = on_cpu(command);

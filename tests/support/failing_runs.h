@@ -1,10 +1,10 @@
 // Runs in which a random rank is killed, stopped or cut off at a random moment, on one host or on
-// two, which are network namespaces. Each is made twice: without restarts, when all others must end
-// in time, say once which rank it was, and leave nothing; and with --max-restarts 1, when the
-// trained file must have the bits of an undisturbed run.
+// two, which are network namespaces. Each is made twice. Without restarts all others must end in
+// time, report the rank once, and leave nothing. With --max-restarts 1 the trained file must have
+// the bits of an undisturbed run.
 //
-// A cut ends when both sides must have noticed; then the launcher of the second host is started
-// anew, as a cluster's scheduler would, and takes its place.
+// A cut ends when both sides must have noticed; then the launcher on the second host is started
+// anew, as a cluster's scheduler would, and takes the place of the old one.
 //
 // Ownership: values. Threads: one. Errors: test failures.
 #pragma once
@@ -39,7 +39,7 @@ struct FailingRun {
   std::vector<int> ranks = {2};  // of each host
   Harm harm = Harm::kKill;
   int victim = 0;
-  double moment = 0;  // seconds after its start
+  double moment = 0;  // seconds after the start
   std::string type = "sharded";
 
   static constexpr int kTimeout = 6;
@@ -64,7 +64,7 @@ struct FailingRun {
   }
 };
 
-// The rank of this number among the launcher's children, whose environment says which they are.
+// The launcher's child with this rank in the environment.
 inline pid_t pid_of_rank(pid_t launcher, int rank) {
   const std::string wanted = format_text("RANK={}", rank);
   for (const pid_t pid : children_of(launcher)) {
@@ -124,14 +124,14 @@ class Launchers {
 
  private:
   static constexpr double kPatience =
-      90;  // seconds: of what hangs, not of a machine with much to do
+      90;  // seconds: a run that hangs takes longer, a slow one on a busy machine does not
 
   std::vector<Words> commands_;
   std::vector<std::unique_ptr<Program>> programs_;
   std::vector<int> statuses_;
 };
 
-// How the disturbed runs of one kind of harm ended.
+// Counts of the disturbed runs for one kind of harm.
 struct Endings {
   int runs = 0;
   int ended = 0;       // with status 1 and their line; else they were done before
@@ -215,7 +215,7 @@ class FailingRuns {
     EXPECT_TRUE(before.nothing_was_added());
   }
 
-  // One that did not come to the meeting, or ended before it, is known by its number alone.
+  // A rank that did not come to the meeting, or ended before it, is known only by number.
   std::string name_of_victim(const FailingRun& run) const {
     return format_text(
         "rank {} (\\(pid {} on {}\\) |(did not arrive )?at |ended before all [0-9]+ ranks had met "

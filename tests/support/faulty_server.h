@@ -1,4 +1,4 @@
-// The server of faulty_server.py, for a test: serves the files of a folder.
+// The server in faulty_server.py, for a test: serves the files in a folder.
 //
 // Ownership: ends the server. Errors: test failures.
 #pragma once

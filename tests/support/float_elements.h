@@ -1,5 +1,5 @@
-// Elements of products of floats, for the loops that stand in place of cuBLASLt: any of float32,
-// float16 and bfloat16 as float32, and TF32's rounding. Values. Threads: any. Errors: none.
+// Elements of float products, for the loops in place of cuBLASLt: any of float32, float16 and
+// bfloat16 as float32, and TF32's rounding. Values. Threads: any. Errors: none.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ inline void store_float(void* to, kernels::DType dtype, int64_t i, float value) 
                                       : kernels::float_to_bfloat16(value);
 }
 
-// Eight bits of exponent and ten of fraction, to the nearest.
+// Eight bits for the exponent and ten for the fraction, to the nearest.
 inline float to_tf32(float value) {
   uint32_t bits = 0;
   std::memcpy(&bits, &value, sizeof(bits));

@@ -1,6 +1,6 @@
-// Fusion: the fixture of tests of fusion rules. A test builds a graph in an exporter's spelling and
-// calls expect_same: the rules named fire, they can be switched off, and loss and gradients of all
-// parameters are the same either way.
+// Fusion: the fixture for tests of fusion rules. A test builds a graph in an exporter's spelling
+// and calls expect_same: the named rules fire, they can be switched off, and loss and gradients of
+// all parameters are the same either way.
 //
 // Ownership: values; one graph a test. Threads: one.
 #pragma once

@@ -1,4 +1,4 @@
-// Twelve rows for linear_model() (tests/support/small_model.h) with labels of three classes, and
+// Twelve rows for linear_model() (tests/support/small_model.h) with labels in three classes, and
 // the softmax of a row in double: for tests of losses against plain loops.
 #pragma once
 
@@ -17,12 +17,12 @@ constexpr double kRate = 0.5;  // of SGD
 
 using Triple = std::array<double, 3>;
 
-// Returns number i of a row of linear_inputs().
+// Returns number i in a row of linear_inputs().
 inline double x(size_t row, size_t i) {
   return static_cast<float>((row * 4 + i) * 7 % 11) / 8 - 0.5;
 }
 
-// A third of the labels is ignored, most of them in the second half.
+// A third of the labels is ignored, mostly in the second half.
 inline int64_t label_of(size_t row) {
   return row == 1 || row > 8 ? -100 : static_cast<int64_t>(row * row % 3);
 }

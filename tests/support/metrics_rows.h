@@ -1,6 +1,6 @@
-// The rows of a run's --metrics file (docs/reference/metrics.md), read back.
+// The rows in a run's --metrics file (docs/reference/metrics.md), read back.
 //
-// Errors: exceptions of nlohmann::json, where a row lacks what is asked for.
+// Errors: exceptions of nlohmann::json, if a row lacks a requested value.
 #pragma once
 
 #include <nlohmann/json.hpp>

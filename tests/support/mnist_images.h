@@ -1,5 +1,5 @@
-// FirstImages: the first 240 images of the MNIST sample as data of their own (reading all of them
-// takes longer than a test trains), and the sample's model without its mnist.yaml.
+// FirstImages: the first 240 images of the MNIST sample as a separate data set (reading all images
+// takes longer than a test trains), and the sample's model without mnist.yaml.
 //
 // Ownership: owns its folder on disk. Threads: one. Errors: test failures.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace ofsdp {
 
-// The first 240 images of MNIST as a data folder of their own: reading all takes longer than
+// The first 240 images of MNIST in a separate data folder: reading all of them takes longer than
 // training.
 class FirstImages {
  public:

@@ -1,5 +1,5 @@
 // Builds .onnx files byte by byte, independently of the importer's reader and of protobuf, so that
-// a test can also make those that no exporter would write.
+// a test can also make files that no exporter would write.
 #pragma once
 
 #include <stdlib.h>
@@ -65,7 +65,7 @@ inline std::string external(const std::string& location, const std::string& offs
 
 enum : int { kFloat = 1, kUint8 = 2, kInt64 = 7, kHalf = 10, kDouble = 11, kBfloat16 = 16 };
 
-// A TensorProto; `data` are its data fields.
+// A TensorProto; `data` are the data fields.
 inline std::string tensor(const std::string& name, int type, const std::vector<int64_t>& dims,
                           const std::string& data) {
   std::string out;

@@ -1,7 +1,7 @@
 // OnnxMutator: changes a serialized ONNX model in a few places as a careless or hostile writer
 // could: numbers, types, names, operators, operands, the order of nodes. The bytes stay a
-// well-formed message, so the code after the parser is reached. Written on the wire format
-// alone: it knows which fields are messages, and nothing else of ONNX.
+// well-formed message, so the code after the parser is reached. Works on the wire format: it knows
+// which fields are messages, and nothing else about ONNX.
 //
 // Deterministic: the same random source makes the same changes on every machine. Ownership: values.
 // Threads: one each. Errors: none; bytes that are no message come back as they are.

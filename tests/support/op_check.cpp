@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::array<int64_t, 4> kSampleIndex = {5, 0, 131, 7};
 
-// One sample in one layout, with what the reference says about it.
+// One sample in one layout, with the reference's results.
 struct Setting {
   std::string where;  // "Add/channels channels_last"
   Problem problem;
@@ -77,7 +77,7 @@ std::vector<TensorDesc*> matrices_of(Problem& p) {
   return list;
 }
 
-// Problems with the rows of some operands apart: of each alone, of those of a shape, of all.
+// Problems where some operands have a pitch: each alone, all with one shape, all.
 std::vector<Problem> pitched_problems(const Problem& dense) {
   Problem p = dense;
   const size_t count = matrices_of(p).size();
@@ -159,7 +159,7 @@ std::string compare(const Setting& s, size_t output, const GuardedBytes& bytes) 
   return "";
 }
 
-// Whether both hold the same bits; what lies between rows does not count.
+// Whether both hold the same bits; bytes between rows do not count.
 bool same_bits(const TensorDesc& desc, const GuardedBytes& a, const GuardedBytes& b) {
   if (desc.pitch == 0) return a == b;
   const size_t row = static_cast<size_t>(desc.row()) * dtype_size(desc.dtype);
@@ -288,7 +288,7 @@ std::string check_definition(const OpDef& op) {
 }
 
 std::string check_kernels(const OpDef& op, const SampleCase& sample) {
-  if (is_lowered(op, sample.attributes)) return "";  // standard_body_test has its body
+  if (is_lowered(op, sample.attributes)) return "";  // standard_body_test has the body
   auto made = setting_of(op, sample);
   if (!made.ok()) return made.error().message() + "\n";
   Setting& s = *made;

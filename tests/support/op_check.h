@@ -1,13 +1,13 @@
-// Checks of one operator against its own reference: what conformance means. Each returns what is
-// wrong, one line a finding, and "" when nothing is.
+// Checks of one operator against its reference: the definition of conformance. Each returns the
+// findings, one a line, and "" without any.
 //
 //   check_definition  samples are there, and a kernel, `view` or body, an infer and a reference
-//   check_kernels     every implementation that accepts the sample, in every layout its LayoutRule
-//   allows,
+//   check_kernels     every implementation that accepts the sample, in every layout that the
+//                     LayoutRule allows,
 //                     apart and in place: values within tolerance of the reference, the same bits
 //                     when run again over other garbage, inputs unchanged, nothing written outside
-//   check_pitched     the same with rows apart (TensorDesc::pitch): of each operand alone, of all
-//                     of one shape, of all; `taken` counts the problems that are accepted
+//   check_pitched     the same with a pitch (TensorDesc::pitch): for each operand alone, for all
+//                     with one shape, for all; `taken` counts the accepted problems
 //   check_gradient    the gradient that `grad` emits, or the nodes of a body do (body_graph.h), by
 //                     references in double, against central differences of the reference; and
 //                     that every emitted node has a kernel

@@ -103,7 +103,7 @@ bool GuardedBytes::operator==(const GuardedBytes& other) const {
 
 void encode(const std::vector<double>& values, const TensorDesc& desc, std::byte* data) {
   const auto at = positions(desc);
-  // Between rows that are apart lies what spoils everything that it gets into.
+  // Between rows with a pitch lie NaNs, which spoil every result that reads them.
   const double between = is_floating(desc.dtype) ? std::nan("") : 0;
   std::vector<double> placed(static_cast<size_t>(desc.extent()), between);
   for (size_t i = 0; i < values.size(); ++i) placed[at[i]] = values[i];

@@ -1,8 +1,8 @@
-// Values of a SampleCase, and bytes of tensors with guards around them, for checks of operators.
+// Values for a SampleCase, and bytes of tensors with guards around them, for checks of
+// operators.
 //
 // make_values fills the inputs as SampleCase says: normal(0, 1), integers -3..3 (0..3 unsigned),
-// booleans at random, then `fill`; all rounded to what their dtype holds, and the same for the same
-// seed.
+// booleans at random, then `fill`; all rounded to their dtype, and the same for the same seed.
 //
 // GuardedBytes are aligned bytes between two guard zones; `intact()` tells whether anybody wrote
 // there.
@@ -29,7 +29,7 @@ std::vector<float> normal_floats(size_t count, uint32_t seed);  // the same for 
 
 class GuardedBytes {
  public:
-  GuardedBytes(size_t bytes, uint8_t garbage);  // `garbage` fills what is between the guards
+  GuardedBytes(size_t bytes, uint8_t garbage);  // `garbage` fills the bytes between the guards
   std::byte* data() { return storage_.data() + begin_; }
   const std::byte* data() const { return storage_.data() + begin_; }
   size_t size() const { return bytes_; }

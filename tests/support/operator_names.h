@@ -1,4 +1,4 @@
-// Tests with one case for each operator of the registry: which ones, and what the cases are called.
+// Tests with one case for each operator in the registry: operators, and names of the cases.
 //
 // No errors.
 #pragma once
@@ -25,7 +25,7 @@ std::vector<std::string> operator_names(Wanted wanted) {
   return names;
 }
 
-// Without the dots of its domain.
+// Without the dots in the domain.
 inline std::string operator_test_name(const ::testing::TestParamInfo<std::string>& info) {
   std::string name = info.param;
   std::ranges::replace(name, '.', '_');

@@ -1,7 +1,7 @@
-// plan_file: all that `fsdp-run plan MODEL --data synthetic` does before it prints, in this
-// process: import, loss, specialization, backward, units, kernels, memory.
+// plan_file: all steps of `fsdp-run plan MODEL --data synthetic` before it prints, in this process:
+// import, loss, specialization, backward, units, kernels, memory.
 //
-// Threads: one. Errors: those of the steps.
+// Threads: one. Errors: as in the steps.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Planner: a model and ranks that are not there, planned in this process without measuring
+// Planner: plans a model and ranks that do not exist, in this process and without measuring
 // anything: by given options, or by compile_run with its choices.
 //
 // Errors: OFSDP_CHECK, as nothing here should fail.

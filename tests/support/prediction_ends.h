@@ -1,5 +1,5 @@
-// linear_model() with a Softmax or Sigmoid at the end of its prediction, in one piece or several,
-// and its runs.
+// linear_model() with a Softmax or Sigmoid at the end of the prediction, in one piece or several,
+// and runs of it.
 //
 // Threads: one. Errors: test failures.
 #pragma once
@@ -20,7 +20,7 @@ namespace prediction_ends {
 
 using namespace onnx_bytes;  // NOLINT: the words of this file
 
-// A name for a form of Softmax or Sigmoid, and its nodes from logits to p.
+// A name for a form of Softmax or Sigmoid, and the nodes from logits to p.
 struct End {
   const char* name;
   std::vector<std::string> nodes;
@@ -61,7 +61,7 @@ inline SmallModel with_end(const End& end, const std::vector<float>& weights = l
   return model;
 }
 
-// The rows of steps and evaluations and the trained weights of a run, and the opening lines.
+// The rows of steps and evaluations, the trained weights, and the opening lines of a run.
 struct EndRun {
   std::vector<nlohmann::json> steps, evaluations;
   std::vector<float> weights;

@@ -2,7 +2,7 @@
 //
 //   for_each_form(sized(131, 70, 93), [](const MatrixProduct& p) { ... });
 //
-// expect_near_definition runs a kernel of the product on numbers between -1 and 1 of its dtype
+// expect_near_definition runs the product's kernel on numbers between -1 and 1 in its dtype
 // (float32, float16, bfloat16) and compares dst with the product in double; `tolerance` is
 // absolute. Threads: one. Errors: failed expectations.
 #pragma once

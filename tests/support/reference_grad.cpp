@@ -102,7 +102,7 @@ constexpr size_t kMaxElements = 24;
 constexpr double kStep = 1e-5;
 constexpr double kTolerance = 1e-4;
 
-// Inputs whose gradient nobody asks for: class weights, a teacher.
+// Inputs that never need a gradient: class weights, a teacher.
 bool no_gradient_by_design(const OpDef& op, size_t input) {
   const bool class_loss =
       op.name == "SoftmaxCrossEntropyLoss" || op.name == "NegativeLogLikelihoodLoss";
@@ -135,7 +135,7 @@ double project(const OpDef& op, const SampleCase& sample, const CaseValues& valu
   return sum;
 }
 
-// By the operator's rule, or through its body where that takes the node's place.
+// By the operator's rule, or through the body if that takes the node's place.
 std::map<size_t, RefTensor> gradients(const Registry& registry, const OpDef& op,
                                       const SampleCase& sample, const CaseValues& values,
                                       const std::set<size_t>& inputs,

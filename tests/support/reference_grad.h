@@ -1,9 +1,9 @@
-// A GradBuilder without a graph: evaluates what `grad` emits at once, with the references, in
+// A GradBuilder without a graph: evaluates the nodes that `grad` emits at once, with references, in
 // double.
 //
-// Forward values are those of one node on given inputs; `seeds` are the gradients of its outputs.
-// Failures on the way (an unknown operator, an infer that refuses, a node that no kernel accepts)
-// are collected in `error()`.
+// Forward values belong to one node on given inputs; `seeds` are the gradients of the outputs.
+// `error()` collects failures on the way (an unknown operator, an infer that refuses, a node that
+// no kernel accepts).
 #pragma once
 
 #include <map>
@@ -18,7 +18,7 @@ namespace ofsdp::testing {
 
 class ReferenceGrad final : public GradBuilder {
  public:
-  // `needed`: the inputs whose gradient is asked for.
+  // `needed`: the inputs that need a gradient.
   ReferenceGrad(const Registry& registry, const OpDef& op, const SampleCase& sample,
                 const CaseValues& values, std::set<size_t> needed);
 

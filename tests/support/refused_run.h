@@ -1,6 +1,6 @@
-// A folder with a good model and good data, which a test spoils in one place, and what the contract
-// says of a command whose input is wrong: its exit status, one line on stderr once a run that names
-// the subject, and no file written. Every check is made with one rank and with two.
+// A folder with a good model and good data, which a test spoils in one place, and the contract for
+// a command with wrong input: the exit status, one line on stderr once a run that names the
+// subject, and no file written. Every check is made with one rank and with two.
 //
 // Ownership: ModelFolder owns its folder on disk. Threads: one. Errors: test failures.
 #pragma once
@@ -31,7 +31,7 @@ class ModelFolder : public onnx_bytes::Folder {
                      "--output", output()});
   }
 
-  // Every file below, with its bytes.
+  // Every file below, with the bytes.
   std::map<std::string, std::string> contents() const {
     std::map<std::string, std::string> found;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(path())) {

@@ -1,8 +1,8 @@
-// Runs a specialized graph node by node with its kernels, every value in memory of its own: the
-// second, dumber way next to schedule, memory plan and executor.
+// Runs a specialized graph node by node with kernels, every value in separate memory: the second,
+// dumber way next to schedule, memory plan and executor.
 //
 // `feeds` holds inputs, parameters and the loss weight by value; results come back for all values.
-// Ownership: values. Threads: one. Errors: what kernels say; a missing feed is a test failure.
+// Ownership: values. Threads: one. Errors: those of kernels; a missing feed is a test failure.
 #pragma once
 
 #include <map>

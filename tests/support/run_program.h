@@ -1,4 +1,4 @@
-// Program: one started command, as a user would start it, with its output caught and a limit on its
+// Program: one started command, as a user would start it, with the output caught and a limit on the
 // time.
 //
 //   Program::run({"fsdp-run", "model.onnx"})          to its end
@@ -7,8 +7,8 @@
 // stdout and stderr go into anonymous files, so a program that fills them never waits for us. The
 // environment is this process's without RANK, WORLD_SIZE and the like, plus Start::environment.
 //
-// Ownership: owns the process: one that still runs at the end of the object is killed. Threads:
-// one. Errors: a test failure (a command that cannot be started, or that overstays).
+// Ownership: owns the process, and kills it if it still runs when the object ends. Threads: one.
+// Errors: a test failure (a command that cannot be started, or takes too long).
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +24,7 @@ struct Finished {
   std::string out;  // stdout
   std::string err;  // stderr
   double seconds = 0;
-  size_t peak_bytes = 0;  // most that was resident at a time, of it and of children it waited for
+  size_t peak_bytes = 0;  // most resident bytes at a time, of it or of children it waited for
 };
 
 struct Start {
@@ -66,7 +66,7 @@ class Program {
   int status_ = -1;
 };
 
-// The processes whose parent is `parent`, not counting those that have ended.
+// The processes with this parent that have not ended.
 std::vector<pid_t> children_of(pid_t parent);
 // Whether a process, which may be anybody's, is alive; one that has ended and was not waited for is
 // not alive.

@@ -130,7 +130,7 @@ constexpr ElementFunction kElementFunctions[] = {
                                               : v > 1 ? 1
                                                       : 0.75; }}};
 
-// Taps that lie inside x, one for each output: what MaxPool may have chosen.
+// A tap inside x for each output: one that MaxPool may have chosen.
 void put_winners(const Attributes& attributes, Numbers& values) {
   const kernels::ops::Window window = kernels::ops::known_window(
       attributes, Shape(attributes.ints("x_shape")), attributes.ints("kernel_shape"));
@@ -144,8 +144,8 @@ void put_winners(const Attributes& attributes, Numbers& values) {
   }
 }
 
-// Attention's outputs for its gradient, whose operands 1 to 5 are attention's: Y, in the order that
-// y_perm asks for, or the statistics.
+// Attention's outputs for AttentionGrad, which has attention's operands as operands 1 to 5: Y, in
+// the order of y_perm, or the statistics.
 Numbers forward_output(size_t output, const Attributes& attributes, std::vector<RefTensor> inputs) {
   const Registry registry = make_registry();
   const OpDef& op = registry.get("ofsdp.AttentionWithStatistics");
@@ -166,7 +166,7 @@ Numbers forward_output(size_t output, const Attributes& attributes, std::vector<
 struct Fill {
   std::vector<std::pair<size_t, std::string>> changes;  // input, text after "="
   Attributes attributes;
-  std::vector<RefTensor> inputs;  // those before, where `forward` reads them
+  std::vector<RefTensor> inputs;  // the inputs before, if `forward` reads them
 
   void add(size_t input, const std::string& text, const std::vector<TensorDesc>& descs) {
     changes.emplace_back(input, text);

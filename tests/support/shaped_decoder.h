@@ -1,5 +1,5 @@
-// Decoders of a given shape, for plans of models that nobody could load: the file's weights are
-// external data, in a file of that length without blocks on the disk.
+// Decoders with a given shape, for plans of models that nobody could load: the weights are external
+// data, in a file of full length without blocks on the disk.
 //
 // Errors: none; a file that cannot be written shows in the test that reads.
 #pragma once

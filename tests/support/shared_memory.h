@@ -1,5 +1,5 @@
-// SharedMemory: looks for what a run left in /dev/shm. The product's memory has no name, so a file
-// that stays there is a defect; files of other tests that run at the same time come and go.
+// SharedMemory: looks for files that a run left in /dev/shm. The product's memory has no name, so a
+// file that stays there is a defect; files of tests that run at the same time come and go.
 //
 //   const SharedMemory before;  ...  EXPECT_TRUE(before.nothing_was_added());
 //   const SharedMemory ours("fsdp");  // only files with this in their names
@@ -37,7 +37,7 @@ class SharedMemory {
 
  private:
   static constexpr const char* kFolder = "/dev/shm";
-  static constexpr double kSoon = 20;  // seconds: what a run of another test may take
+  static constexpr double kSoon = 20;  // seconds that another test's run may take
 
   std::set<std::string> names() const {
     std::set<std::string> names;

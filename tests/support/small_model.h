@@ -84,7 +84,7 @@ inline SmallModel linear_model() {
   return model;
 }
 
-// The same with its weights in Constant nodes.
+// The same with weights in Constant nodes.
 inline SmallModel linear_model_of_constants() {
   SmallModel model = linear_model();
   model.initializers.clear();

@@ -1,5 +1,5 @@
-// Tokens out of range, which a Gather must not take: a copy of bert_tiny's data with one of them
-// overwritten. Ownership: the folder is the caller's. Threads: one. Errors: test failures.
+// Tokens out of range, which a Gather must not take: a copy of bert_tiny's data with one token
+// overwritten. Ownership: the caller owns the folder. Threads: one. Errors: test failures.
 #pragma once
 
 #include <filesystem>
@@ -16,7 +16,7 @@ struct Spoiled {
   int64_t value;
 };
 
-// Three updates of seven samples, in the order of the files; the folder gets the data.
+// Three updates with seven samples each, in file order; the folder gets the data.
 inline Words train_spoiled(const testing_data::TempFolder& folder, const Spoiled& s) {
   const std::string data = folder.path() + "/data", from = fixture("bert_tiny");
   std::filesystem::copy(from + "/data", data);

@@ -1,9 +1,9 @@
-// `main` of test programs that hold several test files.
+// `main` of test programs with several test files.
 //
 //   test_unit                          all tests
-//   test_unit --file=shape             those of one file, as CTest runs them
+//   test_unit --file=shape             the tests in one file, as CTest runs them
 //
-// Arguments of GoogleTest follow or precede. Exit status 2: the file has no test, or two files
+// GoogleTest's arguments follow or precede. Exit status 2: the file has no test, or two files
 // define one name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ std::string filter_for(const std::string& name) {
 
 int main(int argc, char** argv) {
   testing::InitGoogleMock(&argc, argv);
-  setenv("OFSDP_VERIFY_PASSES", "1", 0);      // importer/graph/verify.h; also of what tests start
+  setenv("OFSDP_VERIFY_PASSES", "1", 0);      // importer/graph/verify.h; in child processes too
   setenv("OFSDP_RUN_DIR", "none", 0);         // runs without --output keep no folder
   setenv("OFSDP_SECRET", "of the tests", 0);  // for runs on several hosts, which warn without one
   if (!names_are_unique()) return 2;

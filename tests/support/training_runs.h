@@ -1,5 +1,5 @@
 // Training runs of the real program on the fixtures, for the tests in tests/procs: commands for the
-// multi-layer perceptron of tests/fixtures/mlp and for the MNIST sample, and the files they wrote.
+// multi-layer perceptron in tests/fixtures/mlp and for the MNIST sample, and the written files.
 //
 // Errors: test failures.
 #pragma once
@@ -33,7 +33,7 @@ inline std::string sample_model(const std::string& name) {
   return OFSDP_SOURCE_DIR "/samples/" + name;
 }
 
-// The program of this build, or the one that the environment names in its place.
+// The program in this build, or the program that the environment names.
 inline Words fsdp_run(const Words& words) {
   const char* other = std::getenv("OFSDP_FSDP_RUN");
   return Words{other != nullptr ? other : OFSDP_FSDP_RUN} + words;

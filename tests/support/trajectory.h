@@ -1,5 +1,5 @@
-// Losses and gradient norms of the steps of a run: those of a metrics file, and those that PyTorch
-// recorded (expected.json of a fixture, which says with which versions).
+// Losses and gradient norms of a run's steps: from a metrics file, and as PyTorch recorded them
+// (expected.json in a fixture, with PyTorch's version).
 //
 // Errors: test failures.
 #pragma once
