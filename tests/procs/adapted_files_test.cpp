@@ -1,5 +1,5 @@
-// Adapters of weights that no plain product reads (tests/oracle/make_adapted.py): the packed weight
-// of Attention, FusedGemm's, 1x1 convolutions', a tied table. Losses and the trained adapter match
+// Adapters for weights that no plain product reads (tests/oracle/make_adapted.py): Attention's
+// packed weight, FusedGemm's, 1x1 convolutions', a tied table. Losses and the trained adapter match
 // PyTorch, bits are the same under every strategy, and the merged file computes the same as the
 // adapted one.
 #include <cmath>
@@ -151,7 +151,7 @@ TEST_P(AdaptedFiles, AdapterFilesOfOnnxRuntimeAreReadAndWritten) {
   }
 }
 
-// `all` is for weights of one projection each.
+// `all` means only weights that hold one projection each.
 TEST(AdaptersOfAll, LeaveWeightsThatHoldSeveralProjections) {
   const Folder folder;
   const Kind& packed = kKinds[0];
@@ -260,7 +260,7 @@ TEST(ControlFlow, SizesOfTheDataDecideIt) {
   }
 }
 
-// y = x w + rate, where a branch that reads `rate` decides the factor of x.
+// y = x w + rate; a branch that reads `rate` decides the factor for x.
 TEST(ControlFlow, AnInputThatIsTheSameInEveryBatchDecidesIt) {
   ModelFolder folder;
   const auto branch = [](const std::string& name, const std::string& factor) {
@@ -299,7 +299,7 @@ TEST(ControlFlow, AnInputThatIsTheSameInEveryBatchDecidesIt) {
   EXPECT_EQ(predicted.status, 0) << predicted.err;
 }
 
-// y = x k + b, where `rate` decides which branch's `k` that is. Both branches have the name.
+// y = x k + b; `rate` decides which branch's `k` it is. Both branches have the name.
 class BranchWeights : public testing::Test {
  protected:
   // `in_nodes`: all weights are Constant nodes, k inside a separate If.

@@ -46,7 +46,7 @@ class AdapterRuns : public ModelFolder {
                      "all", "--lora-rank", "2", "--lora-alpha", "6"});
   }
   Words writing() const { return {"--output", output(), "--adapter", adapter()}; }
-  // Runs and returns the bytes of both files.
+  // Runs and returns the bytes in both files.
   std::string files_of(const Words& words) const {
     const Finished run = Program::run(words + writing());
     EXPECT_EQ(run.status, 0) << run.err;
@@ -61,7 +61,7 @@ class LinearAdapter {
   explicit LinearAdapter(const std::vector<float>& a) : a_(a.begin(), a.end()), b_(6, 0.0) {}
 
   void step(double rate) {
-    std::array<double, 12> slope{};  // of W, in x out
+    std::array<double, 12> slope{};  // for W, in x out
     for (size_t n = 0; n < 12; ++n) {
       std::array<double, 3> p{};
       double sum = 0;
@@ -102,7 +102,7 @@ class LinearAdapter {
 TEST(AdaptersTest, TrainAsPlainLoopsDoAndAreMerged) {
   const AdapterRuns runs;
   Words one_rank = runs.tuned() + Words{"--seed", "3"};
-  runs.files_of(one_rank + Words{"--steps", "1", "--lr", "0"});  // as it was drawn
+  runs.files_of(one_rank + Words{"--steps", "1", "--lr", "0"});  // the weights as drawn
   LinearAdapter expected(tensor_of(runs.adapter(), "base_model.model.w.lora_A.weight"));
   for (int step = 0; step < 5; ++step) expected.step(0.5);
   for (const int count : {1, 2}) {
@@ -165,7 +165,7 @@ TEST(AdaptersTest, ANewHeadIsTrainedAndWritten) {
   EXPECT_EQ(weight_of(runs.output(), "b").size(), 6u);
 }
 
-// A run at rate 0 shows the weights that were drawn.
+// A run at rate 0 shows the drawn weights.
 TEST(AdaptersTest, AnAddedHeadIsTrainedWithAndWithoutAdapters) {
   const AdapterRuns runs;
   const Words head{"--add-head", "6:kinds", "--steps", "4"};
@@ -194,7 +194,7 @@ TEST(AdaptersTest, AnAddedHeadIsTrainedWithAndWithoutAdapters) {
                  {"--add-head 3:logits", "has a value 'logits' already"});
 }
 
-// PEFT's modules_to_save: weights trained next to the adapters are in their file, and read from it.
+// As PEFT's modules_to_save: the adapter file also has weights that were trained whole.
 TEST(AdaptersTest, WeightsTrainedWholeAreInTheAdapter) {
   const AdapterRuns runs;
   const Words words = runs.tuned() + Words{"--train", "b"};
@@ -288,7 +288,7 @@ TEST(AdaptersTest, AlphaIsThatOfTheFile) {
   EXPECT_TRUE(runs.files_of(train + Words{"--lora-from", runs / "peft"}) == first);
 }
 
-// Another number than the checkpoint's is named, whatever command reads the checkpoint.
+// Numbers that differ from the checkpoint's are named, whatever command reads the checkpoint.
 TEST(AdaptersTest, OtherNumbersThanACheckpointsAreNamed) {
   const AdapterRuns runs;
   const Words model{runs.model(), "--loss", "cross_entropy"};
@@ -314,7 +314,7 @@ TEST(AdaptersTest, OtherNumbersThanACheckpointsAreNamed) {
   }
 }
 
-// x w + b, twice in a row, as a file in which both layers share b, and as one with two of them.
+// x w + b, twice in a row: a file in which both layers share b, or one with two copies.
 SmallModel two_layers(bool shared) {
   SmallModel model = linear_model();
   const std::string second = shared ? "b" : "b.1";
@@ -403,7 +403,7 @@ TEST(AdaptersTest, UntiedCopiesTrainAsWeightsOfTheirOwn) {
   }
 }
 
-// Running statistics that come through Identity nodes, as an older exporter of PyTorch writes them.
+// Running statistics that pass through Identity nodes, as PyTorch's older exporter writes them.
 enum class Statistics { kDirect, kBehindIdentity, kSharedWithWeights };
 
 SmallModel normalized(Statistics kind, bool trains) {
@@ -454,7 +454,7 @@ TEST(RunningStatistics, AreKnownBehindIdentity) {
     const std::vector<float> mean = weight_of(direct.output(), "mean");
     const std::vector<float> variance = weight_of(direct.output(), "variance");
     EXPECT_EQ(mean == std::vector<float>(4, 0.0f), !trains);
-    // The reader that is first in the graph, a statistic here, keeps the initializer's name.
+    // The first reader in the graph, here a statistic, keeps the initializer's name.
     for (const char* name : {"w", "b"}) {
       EXPECT_EQ(weight_of(shared.output(), name), weight_of(direct.output(), name)) << name;
     }

@@ -16,11 +16,11 @@ namespace ofsdp {
 namespace allocation_test {
 
 constexpr double kRace = 8;
-constexpr long kOneDnnCalls = 64;  // a run of a primitive; [Note: oneDNN and malloc]
+constexpr long kOneDnnCalls = 64;  // in a run of a primitive; [Note: oneDNN and malloc]
 
 struct Counts {
   long ours = 0, onednn = 0;  // calls that ask for memory
-  long runs = 0;              // of oneDNN's primitives
+  long runs = 0;              // runs of oneDNN's primitives
 };
 
 // The requests of each process's main thread, by rank ("launcher" is the parent).
@@ -95,7 +95,7 @@ TEST(Allocation, NoneInTheLoopWithStatesOfFewerBits) {
   }
 }
 
-// Writing the file takes as many, however long the run was.
+// Writing the file takes the same number of calls, however long the run was.
 TEST(Allocation, NoneInTheLoopWhileATraceIsRecorded) {
   const testing_data::TempFolder folder;
   const std::string trace = folder.path() + "/trace.json";

@@ -14,14 +14,14 @@ namespace artifacts_test {
 
 namespace fs = std::filesystem;
 
-constexpr int kBatch = 12;  // of all ranks
+constexpr int kBatch = 12;  // over all ranks
 constexpr double kTolerance = 2e-5;
 constexpr const char* kFiles[] = {"checkpoint", "eval_model.onnx", "module_eval_model.onnx",
                                   "optimizer_model.onnx", "training_model.onnx"};
 
 std::string artifacts(const std::string& name) { return fixture("artifacts/" + name); }
 
-// ONNX Runtime's losses: of each step, then of the eval model on the first batch.
+// ONNX Runtime's losses: for each step, then for the eval model on the first batch.
 std::vector<double> recorded(const std::string& name) {
   std::vector<double> losses;
   std::ifstream file(artifacts(name) + "/losses.txt");
@@ -129,7 +129,7 @@ TEST(ArtifactsFolderTest, TheEvalModelHasTheWeightsInside) {
   expect_near(losses_of(metrics, "eval"), losses_of(metrics + "2", "eval"));
 }
 
-// The second run reads the eval model that the first wrote, with the weights inside.
+// The second run reads the eval model from the first run, with the weights inside.
 TEST(ArtifactsFolderTest, TheEvalModelOfASecondRunHasTheWeightsInside) {
   const onnx_bytes::Folder folder;
   const std::string name = "mlp_adamw";
@@ -181,7 +181,7 @@ TEST(ArtifactsFolderTest, BackwardBelongsToTheUnitsOfForward) {
   }
 }
 
-// A copy of a folder, which a test spoils.
+// A copy of a folder; a test spoils it.
 class SpoiltArtifacts : public ModelFolder {
  public:
   explicit SpoiltArtifacts(const std::string& name = "mlp_adamw") {
@@ -205,7 +205,7 @@ TEST(BadArtifactsTest, MissingFiles) {
   expect_refused(folder, folder.command(), {folder / "a", "no file checkpoint"});
 }
 
-// The eval model is only written; without one the output has none.
+// The eval model is only written, never trained; without one the output has none.
 TEST(BadArtifactsTest, TheEvalModelMayBeMissing) {
   const SpoiltArtifacts folder;
   ASSERT_EQ(Program::run(folder.command()).status, 0);
@@ -292,7 +292,7 @@ TEST(BadArtifactsTest, OutputsThatWouldDestroy) {
   expect_refused(folder, folder.command(), {folder / "out", "letters.txt"});
 }
 
-// `export` of a checkpoint writes the folder that the run's --output is.
+// `export` from a checkpoint writes the same folder as the run's --output.
 TEST(ArtifactsFolderTest, ACheckpointIsExportedAsAFolder) {
   for (const char* name : {"mlp_adamw", "mlp_sgd", "mnist_cnn"}) {
     const SpoiltArtifacts folder(name);

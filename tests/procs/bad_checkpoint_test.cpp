@@ -39,7 +39,7 @@ void flip(const std::string& path, size_t byte) {
 struct Harm {
   std::string name;
   std::function<void(const CheckpointRuns&)> harm;
-  std::string says;  // of a named checkpoint
+  std::string says;  // for a named checkpoint
 };
 
 std::string at(const CheckpointRuns& runs, const std::string& checkpoint, const std::string& file) {

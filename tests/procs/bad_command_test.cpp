@@ -1,5 +1,5 @@
-// Commands that are wrong: batches that do not divide, options that do not exist or are not built,
-// places where nothing can be written. All are found before the first step.
+// Wrong commands: batches that do not divide, options that do not exist or are not built, places
+// where nothing can be written. All are found before the first step.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -98,7 +98,7 @@ TEST(BadCommandTest, AnUnknownKeyOfAYamlFile) {
   expect_refused(folder, {folder / "model.yaml", "batch_sise", "batch_size"});
 }
 
-// The file may have come with the model.
+// A stranger may have written the settings file next to the model: these keys are refused there.
 TEST(BadCommandTest, KeysThatAModelsOwnFileMayNotHave) {
   const ModelFolder folder;
   for (const char* key : {"plugin", "plugin_override", "make_plugin", "output", "adapter",
@@ -164,7 +164,7 @@ TEST(BadCommandTest, PredictionsThatHaveNoRoom) {
   }
 }
 
-// Each is refused by name, until it is built.
+// Each option is refused by name, unless the build has it.
 TEST(BadCommandTest, OptionsThatAreNotBuiltYet) {
   const ModelFolder folder;
   const std::vector<Words> all = {{"--device", "cuda"}};
@@ -202,7 +202,7 @@ TEST(BadCommandTest, NoModelAndNoCommand) {
   }
 }
 
-// Words of other programs: the line names our word.
+// Words from other programs: the line names our word.
 TEST(BadCommandTest, WordsOfOtherPrograms) {
   const ModelFolder folder;
   const std::vector<std::pair<Words, std::string>> all = {
@@ -240,7 +240,7 @@ TEST(BadCommandTest, DataThatAreNotThere) {
                  {folder / "data", "beside the model is not there; give --data"});
 }
 
-// Somebody listens there who is no launcher.
+// A program that is no launcher listens at the port.
 TEST(BadCommandTest, APortOfAnotherProgram) {
   const ModelFolder folder;
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -260,7 +260,7 @@ TEST(BadCommandTest, APortOfAnotherProgram) {
   close(fd);
 }
 
-// They run, with one remark.
+// These sizes run, with one remark.
 TEST(BadCommandTest, SizesThatMakeNoSense) {
   const ModelFolder folder;
   const Words train = fsdp_run({folder.model(), "--loss", "cross_entropy", "--steps", "1"});
@@ -294,7 +294,7 @@ TEST(BadCommandTest, DryRunIsAPlanOfAtMostTwentyLines) {
   }
 }
 
-// ---- Where nothing can be written ----
+// ---- Places where nothing can be written ----
 
 Words train_into(const ModelFolder& folder, const std::string& output, const std::string& metrics) {
   return fsdp_run(
@@ -323,7 +323,7 @@ TEST(BadCommandTest, MetricsThatCannotBeWritten) {
   }
 }
 
-// Root may write anywhere, so the run becomes somebody else where it can.
+// Root may write anywhere, so the run changes to another user if it can.
 TEST(BadCommandTest, FoldersWithoutPermission) {
   constexpr uid_t kNobody = 65534;
   const ModelFolder folder;

@@ -20,7 +20,7 @@ TEST(BadDataTest, NoData) {
   expect_refused(folder, elsewhere, {folder / "absent.yaml"});
 }
 
-// The names that the graph wants are in the line.
+// The line has the names that the graph wants.
 TEST(BadDataTest, AColumnIsMissing) {
   const ModelFolder folder;
   std::filesystem::remove(folder / "data/x.npy");
@@ -54,7 +54,7 @@ TEST(BadDataTest, WrongShape) {
   expect_refused(folder, {"'labels'", "expected 2 labels", "found 6", "one-hot?", "argmax"});
 }
 
-// Labels may be floats, as of 1.0, also in a table.
+// Labels may be floats like 1.0, also in a table.
 TEST(BadDataTest, WholeFloatsAreClasses) {
   const ModelFolder folder;
   folder.write("data/labels.npy", npy("<f4", "(12,)", std::vector<float>(12, 2.0f)));
@@ -218,7 +218,7 @@ TEST(BadDataTest, AnIndexOutOfRangeNamesItsSample) {
                  {"ids.npy", "'ids'", "sample 1", "expected an index of 0..3", "found 4"});
 }
 
-// uint8 with a mean and a deviation for each channel, against floats made here.
+// uint8 with a mean and a deviation for each channel, against floats computed here.
 TEST(ChannelsTest, HaveTheirOwnMeanAndDeviation) {
   const ModelFolder folder;
   const std::vector<float> means = {1, 2, 3, 4}, stds = {2, 4, 8, 16};
@@ -266,7 +266,7 @@ TEST(BadDataTest, LabelsOutOfRange) {
   const ModelFolder folder;
   for (const int64_t wrong : {3, -1, -101, 1 << 30}) {
     std::vector<int64_t> labels(12, 1);
-    labels[11] = wrong;  // after the last step of this run
+    labels[11] = wrong;  // after this run's last step
     folder.write("data/labels.npy", npy("<i8", "(12,)", labels));
     expect_refused(folder, {"'labels'", "sample 11", format_text("{}", wrong), "0..2"});
   }
@@ -345,7 +345,7 @@ TEST(NanLossTest, WithAccumulationAndOnAnotherRank) {
   expect_refused(folder, words, {"NaN", "step 1", "rank 1"}, {.status = 1, .one_rank = false});
 }
 
-// Evaluation data next to good training data: two samples, of which rank 1 has the second.
+// Evaluation data next to good training data: two samples; rank 1 has the second.
 void write_evaluation(const ModelFolder& folder, const std::vector<float>& second) {
   std::vector<float> values(4, 0.5f);
   values.insert(values.end(), second.begin(), second.end());
@@ -365,7 +365,7 @@ TEST(BadEvaluationTest, NanInTheLoss) {
                  {.status = 1});
 }
 
-// Every logit is finite; the difference of two is not.
+// Every logit is finite; the difference between two is not.
 TEST(BadEvaluationTest, AnInfiniteLoss) {
   const ModelFolder folder;
   write_evaluation(folder, {2e38f, 0, 2e38f, 0});
@@ -388,7 +388,7 @@ TEST(NanWeightsTest, FromTheLastUpdate) {
                  {folder.model(), "weights are NaN", "step 1", "rank "}, {.status = 1});
 }
 
-// Nor are they saved between: a run that goes on from there could only fail.
+// NaN weights are not saved: a run that goes on from them could only fail.
 TEST(NanWeightsTest, AreNoCheckpoint) {
   const ModelFolder folder;
   const Words more{"--steps", "3", "--checkpoint-dir", folder / "saves", "--checkpoint-interval",

@@ -1,5 +1,5 @@
 // Models that cannot be trained: refused with exit status 2 and one line that names file and node.
-// And operators that cannot run, but that nothing trained needs.
+// And operators that cannot run and that no trained node needs.
 #include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
@@ -192,7 +192,7 @@ TEST(BadModelTest, NoTrainableInitializer) {
 
 TEST(BadModelTest, LossThatNoTrainableInitializerReaches) {
   const ModelFolder folder;
-  SmallModel model = linear_model();  // the weights lead to another output than the loss's
+  SmallModel model = linear_model();  // the weights lead to another output, not to the loss
   model.nodes.push_back(node("Relu", {"x"}, {"other"}, "relu"));
   model.outputs.push_back(declared("other", {-1, 4}));
   folder.write("model.onnx", model.bytes());
@@ -255,7 +255,7 @@ TEST(LeftOutTest, WeightsInAttributesAreRefused) {
       {"logistic.onnx", "ai.onnx.ml.LinearClassifier", "weights are attributes", "MLPClassifier"});
 }
 
-// An operator that nothing here knows is refused, unless the user names a value that needs none.
+// An unknown operator is refused, unless the user names a value that needs none.
 TEST(LeftOutTest, UnknownOperatorsBesideANamedPrediction) {
   const ModelFolder folder;
   SmallModel model = linear_model();
@@ -270,7 +270,7 @@ TEST(LeftOutTest, UnknownOperatorsBesideANamedPrediction) {
   expect_refused(folder, folder.train() + Words{"--prediction", "riddle"},
                  {"without a kernel", "com.example.Mystery"});
   expect_trains(folder, {"--prediction", "logits"});
-  expect_trains(folder, {"--prediction", "products"});  // no output of the file
+  expect_trains(folder, {"--prediction", "products"});  // no output in the file
   expect_refused(folder, folder.train() + Words{"--prediction", "absent"},
                  {folder.model(), "com.example.Mystery"});
 }

@@ -1,7 +1,7 @@
 // Small files that ask for much: each is refused in one line, soon and without much memory.
 //
-// Resident memory is measured, not limited: threads and oneDNN map address space that they never
-// touch. The limit of the address space is there so that a case that fails leaves the machine
+// The test measures resident memory and does not limit it: threads and oneDNN map address space
+// that they never touch. The address space has a limit, so that a failing case leaves the machine
 // alone.
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
@@ -13,7 +13,7 @@ using namespace onnx_bytes;
 
 constexpr size_t kMaxAddresses = size_t{4} << 30;
 constexpr size_t kMaxResident = size_t{1} << 30;
-constexpr double kMaxSeconds = 5;  // of a machine with nothing else to do
+constexpr double kMaxSeconds = 5;  // on an idle machine
 
 Finished run(const Words& words) {
   return Program::run(fsdp_run(words) + Words{"--data", "synthetic", "--threads", "1"},
@@ -52,7 +52,7 @@ std::string scalar(const std::string& name, int64_t value) {
   return tensor(name, kInt64, {}, raw<int64_t>({value}));
 }
 
-// logits = (x + something) w + b; the nodes make the value "extra" of any shape that adds to x.
+// logits = (x + something) w + b; the nodes make "extra" in any shape that adds to x.
 SmallModel with_extra(const std::vector<std::string>& nodes,
                       const std::vector<std::string>& initializers) {
   SmallModel model = linear_model();
@@ -276,7 +276,7 @@ TEST_F(BadModels, AnAxisResizedToATrillion) {
   expect_refused_model(model, {"node 'resize' (Resize)", "places to resize"});
 }
 
-// Values made of shapes alone: too large to be held, or large and held by nobody before the run.
+// Values made from shapes: too large to hold, or large and held by nobody before the run.
 TEST_F(BadModels, ValuesMadeOfShapes) {
   const auto made = [&](const std::string& op, const std::vector<std::string>& inputs,
                         const std::vector<std::string>& initializers) {

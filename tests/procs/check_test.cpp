@@ -48,7 +48,7 @@ TEST(Check, AgreesInBfloat16AndOnSeveralRanks) {
   }
 }
 
-// A gradient that is half as large again.
+// A gradient that is too large by half.
 TEST(Check, NamesTheNodeAndParameterOfAWrongGradient) {
   const Words words = {"--plugin", OFSDP_BAD_PLUGIN, "--loss", "cross_entropy"};
   const Start wrong{.environment = {"OFSDP_BAD_PLUGIN=wrong_gradient"}, .patience = 120};
@@ -139,7 +139,7 @@ TEST(Check, TellsAWrongGradientFromOneThatIsRounding) {
   }
 }
 
-// Rounding to integers has a derivative of 0; training goes straight through.
+// Rounding to integers has derivative 0; training goes straight through.
 TEST(Check, AgreesOnModelsThatQuantize) {
   for (const std::string name : {"pairs", "pairs_channel", "qlinear", "dynamic"}) {
     const Finished run = checked("quantized/" + name + "/model.onnx",
@@ -149,8 +149,8 @@ TEST(Check, AgreesOnModelsThatQuantize) {
   }
 }
 
-// Among 49,152 numbers some lie next to the border between two integers, fall on the other side in
-// float32, and move others; then derivatives differ by percents.
+// Among 49,152 numbers some lie next to a border between two integers and fall on the other side in
+// float32, which moves others; then derivatives differ by percents.
 std::string quantized_layers() {
   using namespace onnx_bytes;
   constexpr int64_t kWidth = 48;

@@ -28,7 +28,7 @@ Evaluation last_row(const std::string& metrics) {
 
 class CheckpointEvalTest : public testing::TestWithParam<std::string> {
  protected:
-  // `how` with words that no evaluation repeats.
+  // Trains with `how` and with words that no evaluation repeats.
   Evaluation train(const Words& how, int count) const {
     const std::string metrics = runs_ / "train.jsonl";
     runs_.trained(checkpointed_model() + how + evaluated() + ranks(count) + runs_.saving() +
@@ -55,7 +55,7 @@ class CheckpointEvalTest : public testing::TestWithParam<std::string> {
     EXPECT_EQ(run.status, 0) << run.err;
     EXPECT_EQ(run.err, "");
     const std::string bytes = onnx_bytes::content(rows);
-    const size_t begin = bytes.find('\n') + 1;  // of the header
+    const size_t begin = bytes.find('\n') + 1;  // after the header
     std::vector<float> values((bytes.size() - begin) / sizeof(float));
     std::memcpy(values.data(), bytes.data() + begin, values.size() * sizeof(float));
     return values;
@@ -137,7 +137,7 @@ TEST_F(CheckpointEvalTest, CheckTakesTheCheckpoint) {
   }
 }
 
-// The average is the one that training evaluates; --ema-use off asks for the weights.
+// Training evaluates the average; --ema-use off asks for the weights.
 TEST_F(CheckpointEvalTest, EmaUseOffTakesTheWeights) {
   const Evaluation expected = train({"--ema", "0.9", "--ema-use", "off"}, 2);
   const Evaluation weights =
@@ -149,7 +149,7 @@ TEST_F(CheckpointEvalTest, EmaUseOffTakesTheWeights) {
   EXPECT_GT(std::abs(average.loss - expected.loss), 1e-3);
 }
 
-// One set of rows is enough, by either name; a file has no step and no optimizer.
+// One set of rows is enough, under either name; a file has no step and no optimizer.
 TEST_F(CheckpointEvalTest, TakesOneDataSetOfEitherName) {
   const std::string data = fixture("mlp/data"), metrics = runs_ / "eval.jsonl";
   const std::string both = runs_ / "both.yaml";

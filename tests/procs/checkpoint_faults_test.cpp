@@ -16,7 +16,7 @@ namespace checkpoint_faults_test {
 namespace fs = std::filesystem;
 
 constexpr int kWorld = 2;
-constexpr long kStride = 13;  // calls between two that fail; OFSDP_ALL_DISK_FAULTS: each of them
+constexpr long kStride = 13;  // calls between two failures; OFSDP_ALL_DISK_FAULTS: every call
 
 Words run_of(int steps, const std::string& type) {
   return checkpointed_model() + ranks(kWorld) +
@@ -40,7 +40,7 @@ Start failing(const CheckpointRuns& runs, int rank, long call, const std::string
                           "FAIL_HOW=" + how, "FAIL_COUNT=" + runs / "counts"}};
 }
 
-// Every folder that has a checkpoint's name.
+// Every folder with a checkpoint's name is whole.
 void expect_whole(const CheckpointRuns& runs) {
   int complete = 0;
   for (const std::string& name : runs.checkpoints()) {
@@ -89,7 +89,7 @@ TEST_P(DiskFaultTest, AtEveryCall) {
   fs::rename(runs.dir(), runs / "base");
   const bool all = std::getenv("OFSDP_ALL_DISK_FAULTS") != nullptr;
   const long stride = all ? 1 : kStride;
-  // Each case lets other calls fail.
+  // Each case begins with another call.
   const long first =
       1 + static_cast<long>(how.size() + 3 * type.size() + 5 * static_cast<size_t>(rank)) % stride;
   long calls = first;

@@ -151,7 +151,7 @@ TEST(ExportTest, IsTheInputWithTheTrainedWeights) {
   }
 }
 
-// Weights in a file of their own, in the three ways they may lie there.
+// Weights in a separate file, in the three places where they may lie.
 TEST(ExportTest, ExternalDataAndOtherTypesStayAsTheyWere) {
   using namespace onnx_bytes;
   const ModelFolder folder;
@@ -220,7 +220,7 @@ TEST(ExportTest, WhatCannotBe) {
   EXPECT_FALSE(fs::exists(output));
 }
 
-// The copy that an asynchronous save writes from is in the plan, and is there before step one.
+// An asynchronous save writes from a copy. The plan has this copy, and it exists before step one.
 TEST(CheckpointMemoryTest, ThePlanHasTheCopy) {
   const CheckpointRuns runs;
   std::vector<double> peaks;
@@ -235,7 +235,7 @@ TEST(CheckpointMemoryTest, ThePlanHasTheCopy) {
     EXPECT_EQ(rows.front().at("peak_bytes"), end.at("peak_bytes")[0]);
     peaks.push_back(end.at("peak_bytes")[0].get<double>());
   }
-  const double shard = 3.0 * 4 * 4757 / 2;  // parameters and two states of each
+  const double shard = 3.0 * 4 * 4757 / 2;  // parameters and two states for each
   EXPECT_NEAR(peaks[1] - peaks[0], shard, 8192);
 }
 

@@ -31,7 +31,7 @@ Words run_of(int world, const std::string& type) {
                "--steps",      "40"};
 }
 
-// All of them, or the launcher, with which they die.
+// Kills all ranks, or only the launcher, with which they die.
 void kill_all(Program& program, bool launcher_alone) {
   const std::vector<pid_t> pids = children_of(program.pid());
   if (launcher_alone || pids.empty()) program.signal(SIGKILL);
@@ -69,7 +69,7 @@ TEST(CheckpointKillTest, EndsWithTheBitsOfTheUninterruptedRun) {
               before_the_first, finished);
 }
 
-// A run of a folder, with evaluations.
+// A run in a folder, with evaluations.
 Words kept_run(int world, const std::string& name) {
   return checkpointed_model() + ranks(world) +
          Words{"--batch-size",      "7",         "--steps", "200",        "--eval-data",

@@ -1,5 +1,5 @@
-// fsdp-run completion, man, help and version: bash completes with the function it is given; zsh,
-// fish, groff and mandoc look at theirs where they are installed.
+// fsdp-run completion, man, help and version: bash completes with the printed function; zsh, fish,
+// groff and mandoc check theirs where they are installed.
 #include <unistd.h>
 
 #include <iterator>
@@ -68,7 +68,7 @@ TEST(CompletionTest, BashOffersCommandsOptionsValuesAndFiles) {
   EXPECT_THAT(offers({"m.onnx", "--nesterov", "--mom"}), ElementsAre("--momentum"));
 }
 
-// A command offers the flags that it takes, and no others.
+// A command offers exactly the flags that it takes.
 TEST(CompletionTest, BashOffersTheFlagsOfTheCommand) {
   const TempFolder folder;
   for (const cli::CommandEntry& command : cli::command_table()) {
@@ -169,7 +169,7 @@ TEST(HelpTest, TheVersionTellsTheBuildAndTheMachine) {
   }
 }
 
-// `fsdp-run man markdown > docs/reference/options.md` brings the page up to date.
+// `fsdp-run man markdown > docs/reference/options.md` updates the page.
 TEST(HelpTest, TheReferenceIsWhatTheTableSays) {
   EXPECT_EQ(printed_by({"man", "markdown"}),
             onnx_bytes::content(OFSDP_SOURCE_DIR "/docs/reference/options.md"));
@@ -187,7 +187,7 @@ TEST(HelpTest, ThePageHasExamplesThatParse) {
     std::istringstream in(line.substr(std::string("fsdp-run ").size()));
     const Words words{std::istream_iterator<std::string>(in), {}};
     const auto parsed = cli::parse_command(words, std::nullopt);
-    // data.yaml and the like need not be there
+    // data.yaml and similar files need not exist
     EXPECT_TRUE(parsed.ok()) << line << ": " << (parsed.ok() ? "" : parsed.error().message());
     ++examples;
   }

@@ -35,7 +35,7 @@ Options parsed(const Words& words) {
 class ConfigQuestions : public testing::Test {
  protected:
   std::string at(const std::string& name) const { return folder_.path() + "/" + name; }
-  // The file of these answers, read again.
+  // The options from these answers, read back from the file.
   Options answered(const std::string& lines, const Words& flags = {}) {
     std::istringstream in(lines);
     const Options given = parsed(Words{"config", "-o", at("c.yaml")} + flags);
@@ -58,7 +58,7 @@ TEST_F(ConfigQuestions, EmptyLinesAndTheEndTakeTheDefaults) {
   EXPECT_EQ(describe(answered(std::string(40, '\n'))), defaults);
 }
 
-// A kept default is no key: it would overrule that of MODEL.yaml, as `loss: auto` did.
+// A kept default is a comment, not a key: a key would overrule MODEL.yaml, as `loss: auto` did.
 TEST_F(ConfigQuestions, KeptDefaultsAreCommentsAndTheFileRuns) {
   std::filesystem::copy_file(fixture("mlp/model.onnx"), at("m.onnx"));
   std::ofstream(at("m.yaml")) << "loss: cross_entropy\ndata: " << fixture("mlp/data") << "\n";

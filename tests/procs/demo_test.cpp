@@ -13,7 +13,7 @@ namespace demo_test {
 
 using testing_data::TempFolder;
 
-// The accuracies of the "eval" lines, in their order.
+// The accuracies in the "eval" lines, in order.
 std::vector<double> accuracies(const std::string& out) {
   std::vector<double> found;
   for (const std::string& line : lines_of(out)) {

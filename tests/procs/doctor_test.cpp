@@ -56,7 +56,7 @@ void write_labels(const ModelFolder& folder, const std::vector<int64_t>& labels)
   folder.write("data/labels.npy", npy("<i8", format_text("({},)", labels.size()), labels));
 }
 
-// The linear model with other nodes between x and the logits.
+// The linear model with different nodes between x and the logits.
 void write_model(const ModelFolder& folder, const std::vector<std::string>& nodes,
                  const std::vector<std::string>& more = {}) {
   SmallModel model = linear_model();
@@ -368,7 +368,7 @@ TEST(DoctorTest, PaddingThatCounts) {
   folder.write("model.onnx", model.bytes());
   std::vector<int64_t> ids(72), labels(72);
   for (size_t i = 0; i < ids.size(); ++i) {
-    const bool padded = i % 6 >= 3;  // the second half of each row
+    const bool padded = i % 6 >= 3;  // the second half in each row
     ids[i] = padded ? 0 : static_cast<int64_t>(1 + i % 2);
     labels[i] = padded ? 0 : static_cast<int64_t>(1 + (i + 1) % 2);
   }
@@ -378,7 +378,7 @@ TEST(DoctorTest, PaddingThatCounts) {
   EXPECT_THAT(findings(folder, kClasses + Words{"--ignore-index", "0"}), testing::IsEmpty());
 }
 
-// cross_entropy takes the scores before a Softmax, so only other ends are found.
+// cross_entropy takes the scores before a Softmax, so the doctor finds only other ends.
 TEST(DoctorTest, AnEndThatTheLossDoesNotTake) {
   const ModelFolder folder;
   const auto write_end = [&](const char* op) {
@@ -416,7 +416,7 @@ TEST(DoctorTest, EvaluationOnTheTrainingData) {
   const ModelFolder folder;
   expect_found(folder, kClasses + Words{"--eval-data", folder / "data"},
                "the evaluation reads the files that training reads", "--eval-data");
-  // The parts of a split are files in common and rows apart.
+  // Both parts of a split read the same files, but different rows.
   folder.write("split.yaml",
                "split: 0.5\ntrain:\n  x: {file: data/x.npy}\n"
                "  labels: {file: data/labels.npy}\n");

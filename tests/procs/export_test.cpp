@@ -1,4 +1,4 @@
-// The trained file: the input with other bytes where initializers lie, and nothing else.
+// The trained file: the input with other bytes in place of initializers, and no other difference.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -152,7 +152,7 @@ TEST(ExportTest, ExternalDataBesideTheInput) {
 }
 
 SmallModel half_model() {
-  // 0.5, -0.25, 0.75, 0.125, ...: linear_weights, which have few enough bits
+  // 0.5, -0.25, 0.75, 0.125, ...: linear_weights, which float16 holds exactly
   const std::vector<uint16_t> halves = {0x3800, 0xb400, 0x3a00, 0x3000, 0xb800, 0x3400,
                                         0x3c00, 0xbc00, 0x3800, 0xba00, 0x3400, 0x3000};
   SmallModel model = linear_model();
@@ -286,7 +286,7 @@ TEST(ExportTest, AStateDictThatCannotBeReadIsRefused) {
   }
 }
 
-// --- the form of the file, and how it answers
+// --- the form of the file, and its answers
 
 // x [batch, 4] is normalized over the batch, then dropped at random.
 SmallModel training_model() {
@@ -339,7 +339,7 @@ TEST(ExportTest, TheInferenceFormHasTheSameWeights) {
     EXPECT_EQ(changed(folder.output(), inference), Words{});
     EXPECT_EQ(changed(folder.model(), inference).size(), 6u);
   }
-  // The file has no switch left: a further run keeps no training form.
+  // The file has no switch left, so a further run keeps no training form.
   const Words again = fsdp_run({inference, "--data", folder / "data", "--loss", "cross_entropy",
                                 "--steps", "1", "--output", folder / "again.onnx"});
   EXPECT_THAT(trained_text(again), testing::HasSubstr("again.onnx" + std::string(kNotEvaluated)));
@@ -393,7 +393,7 @@ TEST(ExportTest, EveryRunSaysThatItsFileAnswersAsItsWeightsDo) {
   }
 }
 
-// Weights in integers, a loss that only the training_info has, random draws in the graph.
+// Weights as integers, a loss that only training_info has, random draws in the graph.
 TEST(ExportTest, SaysWhyAFileIsNotCompared) {
   const ModelFolder folder;
   const std::vector<std::pair<std::string, std::string>> models = {
@@ -415,7 +415,7 @@ TEST(ExportTest, SaysWhyAFileIsNotCompared) {
   }
 }
 
-// The end of a run, in this process.
+// The last part of a run, in this process.
 struct EndedRun {
   explicit EndedRun(const Words& words) {
     auto parsed = cli::parse_command(words, {});
@@ -482,7 +482,7 @@ TEST(ExportTest, TheInferenceFormBesideAFile) {
 
 // --- predictions
 
-// The rows of x times w plus b, in double.
+// Rows of x times w plus b, in double.
 std::vector<double> linear_outputs(size_t samples) {
   std::vector<double> outputs;
   for (size_t sample = 0; sample < samples; ++sample) {
@@ -515,7 +515,7 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& ex
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-6) << i;
 }
 
-// 13 rows in batches of 8, 5 and 13: a short one at the end, whatever the ranks; no labels.
+// 13 rows in batches of 8, 5 and 13: a short last batch, whatever the ranks; no labels.
 TEST(PredictTest, WritesEveryRowInOrder) {
   const ModelFolder folder;
   folder.write("rows/x.npy", linear_inputs(13));
@@ -610,7 +610,7 @@ TEST(PredictTest, ReadsWeightsInIntegers) {
       {"predict", place + "/model.onnx", "--data", place + "/data", "-o", folder / "out.npz"}));
 }
 
-// In a run's folder, the file for inference comes first.
+// In a run's folder, predict takes the file for inference first.
 TEST(PredictTest, TakesTheFileOfARun) {
   const ModelFolder folder;
   folder.write("rows/x.npy", linear_inputs(5));

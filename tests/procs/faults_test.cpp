@@ -1,5 +1,5 @@
-// Failures while a run trains: ranks and launchers that die, stop or are told to end, a disk that
-// is full. The run ends in time, says once who failed, and leaves no process and no file.
+// Failures while a run trains: ranks and launchers that die, stop or receive a signal, a full disk.
+// The run ends in time, names the failed rank once, and leaves no process and no file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -38,7 +38,7 @@ class EndlessRun {
   Program& program() { return program_; }
   pid_t rank(size_t number) const { return ranks_.at(number); }
 
-  // `files`: how many the run has written.
+  // `files`: the number of files from the run.
   void expect_nothing_left(size_t files = 0) {
     for (const pid_t pid : ranks_) {
       EXPECT_TRUE(holds_within(5, [&] { return !is_alive(pid); })) << "rank of pid " << pid;
@@ -100,7 +100,7 @@ TEST(SignalTest, ARunEndsInOrder) {
   }
 }
 
-// ---- Ranks that somebody else has started ----
+// ---- Ranks started by another program ----
 
 Start as_rank(int rank, int world, int port) {
   return {.environment = {format_text("RANK={}", rank), format_text("LOCAL_RANK={}", rank),
@@ -111,7 +111,7 @@ Start as_rank(int rank, int world, int port) {
 
 int some_port() { return 20000 + getpid() % 20000; }
 
-// The step lines without their times.
+// The step lines without the times.
 std::vector<std::string> losses_in(const std::string& metrics) {
   std::vector<std::string> losses;
   for (const std::string& line : lines_of(onnx_bytes::content(metrics))) {
@@ -158,7 +158,7 @@ TEST(TorchrunTest, RanksThatCannotBe) {
   expect_one_line(run.err, {"RANK", "'one'"});
 }
 
-// Another user who holds the first names of the ranks' rendezvous and never answers.
+// Another user holds the first names of the ranks' rendezvous and never answers.
 class Squatter {
  public:
   Squatter(int port, int names) {
@@ -222,7 +222,7 @@ TEST(TorchrunTest, AnotherUserWhoHoldsAllNamesIsNamed) {
   expect_one_line(run.err, {"rank 0 cannot listen", "user 65534 holds it"});
 }
 
-// ---- Process 1 of a container, and a terminal that was left ----
+// ---- Process 1 in a container, and a closed terminal ----
 
 Words endless(const ModelFolder& folder) {
   return fsdp_run({folder.model(), "--data", "synthetic", "--loss", "cross_entropy", "--steps",
@@ -256,7 +256,7 @@ TEST(SignalTest, NohupStays) {
   }
 }
 
-// ---- A disk that is full ----
+// ---- A full disk ----
 
 // A file system with few bytes, in a private namespace of this process.
 class TinyDisk {
@@ -278,7 +278,7 @@ class TinyDisk {
 };
 
 TEST(FullDiskTest, NoPartOfTheOutputIsLeft) {
-  const TinyDisk disk("16k");  // of 20 that the model has
+  const TinyDisk disk("16k");  // the model needs 20
   if (!disk.mounted()) GTEST_SKIP() << "may not mount a file system";
   const std::string output = disk.folder() / "trained.onnx";
   for (const int count : {1, 2}) {

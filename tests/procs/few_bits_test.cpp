@@ -106,7 +106,7 @@ TEST_P(FewBitsTest, DevicesGiveTheLossesOfTheCpu) {
   }
 }
 
-// Weights of 160 x 192 in 4 bits, 64 x 192 and 5 x 64 in 8: 27968 bytes; scales: 4100.
+// Weights: 160 x 192 in 4 bits, 64 x 192 and 5 x 64 in 8: 27968 bytes; scales: 4100.
 TEST(FewBitsMemoryTest, FrozenWeightsTakeTheBytesOfTheFile) {
   for (const Words& more : {Words{}, Words{"--param-dtype", "bfloat16"}}) {
     Words plan = train("frozen", more + Words{"--strategy", "no_shard", "--verbose"});

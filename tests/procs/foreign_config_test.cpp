@@ -1,5 +1,5 @@
-// Every file of tests/fixtures/accelerate and tests/fixtures/deepspeed given to the real command:
-// it runs with the strategy and ranks that it names, warnings said once a run, or is refused in one
+// Every file in tests/fixtures/accelerate and tests/fixtures/deepspeed given to the real command:
+// it runs with the file's strategy and ranks, with warnings once a run, or is refused in one
 // line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ struct Given {
   std::string file;
   int status;
   std::string line;     // on stdout; on stderr when it is refused
-  size_t warnings = 1;  // lines on stderr of a run
+  size_t warnings = 1;  // lines on stderr in a run
 };
 
 void PrintTo(const Given& given, std::ostream* out) { *out << given.file; }
@@ -87,7 +87,7 @@ TEST(ForeignFileTest, NoFileIsLeftOut) {
   EXPECT_EQ(files, 23u) << "22 above and everything.json, of tests/unit";
 }
 
-// Read once by each rank, the warnings are the first one's.
+// Each rank reads the file; only the first prints the warnings.
 TEST(ForeignFileTest, RanksOfAnotherLauncherWarnOnce) {
   const testing_data::TempFolder folder;
   const Words words = run_of("accelerate/version_2_by_hand.yaml", folder);

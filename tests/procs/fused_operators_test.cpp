@@ -1,5 +1,5 @@
-// Operators that ONNX Runtime's optimizers and model builders write: a file of them trains as the
-// plain file that has the same initializers (tests/fixtures/fused/make.py makes both).
+// Operators from ONNX Runtime's optimizers and model builders: a file with them trains like the
+// plain file with the same initializers (tests/fixtures/fused/make.py makes both).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -132,7 +132,7 @@ TEST(FusedOperators, FileOfABuilderWithRowsOfUnequalLength) {
   }
 }
 
-// Rows of attention are written in place, as the plain graph's are.
+// Attention's rows are written in place, as in the plain graph.
 TEST(FusedOperators, FuseAsThePlainGraph) {
   Words words = training("fused.onnx");
   words.insert(words.begin() + 1, "plan");

@@ -54,7 +54,7 @@ TEST(Hardening, OfTheProgram) {
   EXPECT_THAT(symbols, ContainsRegex("__(memcpy|snprintf|read|pread64|memmove|memset)_chk"));
 }
 
-// A stranger's folder may hold files with the names of libraries.
+// A stranger's folder may hold files with library names.
 TEST(Hardening, LoadsNothingFromTheWorkingFolder) {
   if (Program::run({"readelf", "--version"}).status != 0) GTEST_SKIP() << "there is no readelf";
   const TempFolder folder;
@@ -71,7 +71,7 @@ TEST(Hardening, LoadsNothingFromTheWorkingFolder) {
   EXPECT_GE(names, 10);
   const Finished run = Program::run({kProgram, "--version"}, {.folder = folder.path()});
   EXPECT_EQ(run.status, 0) << run.err;
-  // OpenBLAS too, which such a processor multiplies with.
+  // OpenBLAS multiplies on such a processor, so it is loaded too.
   const Finished plan =
       Program::run({kProgram, "plan", OFSDP_SOURCE_DIR "/samples/mnist/mnist.onnx", "--loss",
                     "cross_entropy", "--explain"},
@@ -80,7 +80,7 @@ TEST(Hardening, LoadsNothingFromTheWorkingFolder) {
   EXPECT_THAT(plan.out, ContainsRegex("Gemm.*: openblas"));
 }
 
-// Left out of a package, it is missed where it would multiply, and nowhere else.
+// Without OpenBLAS in the package, only the products that it would compute report it.
 TEST(Hardening, WithoutOpenBlasOneDnnMultiplies) {
   if (!onednn::is_present()) GTEST_SKIP() << "this build has no oneDNN";
   const TempFolder folder;
@@ -96,7 +96,7 @@ TEST(Hardening, WithoutOpenBlasOneDnnMultiplies) {
   EXPECT_THAT(plan.out, ContainsRegex("onednn .*not openblas: libofsdp_openblas.so is missing"));
 }
 
-// Whatever else a process has loaded, our C++ does not meet it.
+// The library exports only the header's names, so it cannot clash with other libraries.
 TEST(Hardening, TheLibraryHasTheNamesOfItsHeaderAlone) {
   if (Program::run({"nm", "--version"}).status != 0) GTEST_SKIP() << "there is no nm";
   const Finished run = Program::run({"nm", "-D", "--defined-only", kLibrary});

@@ -1,5 +1,5 @@
-// Rows of all ranks: synchronized batch normalization and the contrastive loss. N ranks are one
-// with all rows, also where a rank has fewer rows or none; strategies and a resume change no bits.
+// Rows from all ranks: synchronized batch normalization and the contrastive loss. N ranks equal one
+// with all rows, also if a rank has fewer rows or none; strategies and a resume change no bits.
 #include <cmath>
 
 #include "importer/file/onnx_file.h"
@@ -12,7 +12,7 @@ namespace joined_rows_test {
 
 using testing::HasSubstr;
 
-// A run's arguments after the command; the data end in a batch that leaves a rank without rows.
+// Arguments after the command; the last batch leaves a rank without rows.
 struct Joined {
   const char* name;
   Words words;

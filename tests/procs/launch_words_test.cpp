@@ -139,7 +139,7 @@ class LaunchWordsTest : public ::testing::Test {
             "1"};
   }
 
-  // The whole line as words of fsdp-run.
+  // The whole line, in fsdp-run's words.
   Words command(const std::string& line) const {
     Words words;
     for (std::string word : split(line)) {
@@ -239,7 +239,7 @@ class HostfileTest : public LaunchWordsTest {
     LaunchWordsTest::SetUp();
     write(*this / "myhostfile", "# two workers\nworker-1 slots=2\n\nworker-2 slots=2\n");
   }
-  // Run through the transport of this test; the meeting is on this host.
+  // The run uses this test's transport and meets on this host.
   Words with_rsh(const std::string& line) const {
     return command(line) + Words{"--rsh", *this / "rsh", "--rdzv-endpoint",
                                  format_text("127.0.0.1:{}", free_port())};
@@ -324,7 +324,7 @@ TEST_F(HostfileTest, FailuresAreOneLine) {
   const Finished lost = run(with_rsh("--hostfile myhostfile MODEL"));
   EXPECT_EQ(lost.status, 1);
   EXPECT_THAT(lost.err, AllOf(HasSubstr("host worker-1"), HasSubstr("ended with status 255")));
-  EXPECT_LT(lost.seconds, 20);  // and not the timeout of the meeting
+  EXPECT_LT(lost.seconds, 20);  // not the meeting's timeout
 }
 
 TEST_F(HostfileTest, AHostWhoseCommandIsWrongEndsTheOthers) {

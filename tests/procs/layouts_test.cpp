@@ -20,7 +20,7 @@ using testing_data::npy;
 constexpr size_t kSamples = 6, kTimes = 6, kWidth = 2, kClasses = 4;
 constexpr int64_t kIgnored = -100;
 
-// Axes that are numbers, or symbols.
+// Axes as numbers or symbols.
 std::string declared_as(const std::string& name, const std::vector<std::string>& axes) {
   std::string shape;
   for (const std::string& axis : axes) {
@@ -370,7 +370,7 @@ TEST(FilesWithoutABatchAxis, ASymbolOfABatchNeedsTheFlag) {
                  {"--batch-size 2", "fixed at 1"});
 }
 
-using OneStep = Run;  // in a test, Run is another name
+using OneStep = Run;  // in a test, Run has another meaning
 
 // logits [batch, 3] = Reshape(x [batch, 4] w, [batch, 3]) + b.
 SmallModel model_of_a_fixed_batch(int64_t batch = 1) {

@@ -360,7 +360,7 @@ TEST(Losses, TheFileAnswersAsTwoLossesDo) {
   }
 }
 
-// A prediction that is something else than the loss reads, and the loss that fits.
+// A prediction that differs from the loss's operand, and the loss that fits.
 TEST(Losses, APredictionOfAnotherKindIsTold) {
   const ModelFolder folder;
   folder.write("data/bits.npy", npy("<f4", "(12, 3)", std::vector<float>(36, 1)));

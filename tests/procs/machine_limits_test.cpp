@@ -1,4 +1,4 @@
-// Runs on a machine that gives less than it has: memory of a cgroup, descriptors, threads.
+// Runs on a machine that gives less than it has: cgroup memory, descriptors, threads.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -14,7 +14,7 @@ using namespace onnx_bytes;
 using testing::AnyOf;
 using testing::HasSubstr;
 
-// A memory cgroup (v1) below the one of this process; `path` is empty where none can be made.
+// A memory cgroup (v1) below this process's; `path` is empty if none can be made.
 class MemoryGroup {
  public:
   MemoryGroup() {
@@ -43,7 +43,7 @@ class MemoryGroup {
   std::string path_;
 };
 
-// Activations of about a hundred bytes a sample.
+// Activations: about a hundred bytes a sample.
 Words large_batch(const ModelFolder& folder, const char* command) {
   return fsdp_run({command, folder.model(), "--data", "synthetic", "--loss", "cross_entropy",
                    "--steps", "1", "--batch-size", "3000000"});
@@ -65,7 +65,7 @@ TEST(MachineLimits, MemoryThatACgroupDoesNotAllow) {
   EXPECT_THAT(plan.out, HasSubstr("a run would be refused"));
 }
 
-// The plan fits, and the rest of the processes does not.
+// The plan fits, but the processes need more.
 TEST(MachineLimits, ARankThatIsKilledForLackOfMemory) {
   const MemoryGroup group;
   if (!group.exists()) GTEST_SKIP() << "no memory cgroup can be made here";
@@ -112,7 +112,7 @@ TEST(MachineLimits, FilesUpToTheHardLimit) {
   expect_one_line(refused.err, {"Too many open files"});
 }
 
-// `rank`: the one that gets no more, or "" for all.
+// `rank`: the rank that gets no more threads, or "" for all.
 Start without_threads(int made, const std::string& rank = "") {
   Start start{
       .environment = {"LD_PRELOAD=" OFSDP_FAIL_THREADS, format_text("FAIL_THREADS={}", made)}};

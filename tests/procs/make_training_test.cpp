@@ -102,7 +102,7 @@ std::vector<float> weights(const OnnxFile& file, const std::string& name) {
   return {};
 }
 
-// The loss and gradients of a written graph, by our own forward pass.
+// The loss and the gradients in a written graph, by our own forward pass.
 Result<std::map<std::string, std::vector<float>>> outputs_of(const std::string& path,
                                                              const std::string& data) {
   const Registry registry = make_registry();
@@ -128,7 +128,7 @@ Result<std::map<std::string, std::vector<float>>> outputs_of(const std::string& 
   return run_forward(graph, std::move(feeds));
 }
 
-// One update of plain SGD with rate 1 takes the gradient off. `frozen`: initializers without one.
+// One plain SGD update with rate 1 subtracts the gradient. `frozen`: initializers without one.
 void expect_gradients(const std::string& name, const Words& loss, size_t frozen = 0) {
   SCOPED_TRACE(name);
   const TempFolder folder;

@@ -26,7 +26,7 @@ class MatrixOptimizers : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, MatrixOptimizers, testing::Values("adafactor", "muon"),
                          [](const auto& info) { return info.param; });
 
-// A clipped run keeps unscaled gradients, a group has another optimizer of matrices.
+// A clipped run keeps unscaled gradients; one group has another matrix optimizer.
 TEST_P(MatrixOptimizers, NoStrategyChangesABit) {
   const CheckpointRuns runs;
   const std::string other = GetParam() == "muon" ? "adafactor" : "muon";
@@ -165,7 +165,7 @@ TEST(StatesOfMatrices, AreAsManyAsTheOptimizerHas) {
   EXPECT_LT(muon, adam * 3 / 4);
 }
 
-// The states of each tensor, by a checkpoint's manifest.
+// Each tensor's states, from a checkpoint's manifest.
 std::multimap<std::string, std::string> states_by_tensor(const Words& words) {
   const CheckpointRuns runs;
   runs.trained(words + runs.saving() + Words{"--steps", "1", "--optimizer", "muon"});
@@ -204,7 +204,7 @@ Words plan_of_muon() {
   return words + Words{"--optimizer", "muon", "--group", "head.weight:optimizer=muon"};
 }
 
-// By shapes: 5 iterations of three products, 2 numel side twice and 2 side^3.
+// By shapes: 5 iterations with three products, 2 numel side twice and 2 side^3.
 TEST(Muon, ThePlanSaysWhichRankTakesWhichMatrix) {
   const Finished run = Program::run(plan_of_muon() + Words{"--json"});
   ASSERT_EQ(run.status, 0) << run.err;
@@ -231,7 +231,7 @@ TEST(Muon, ThePlanSaysWhichRankTakesWhichMatrix) {
   }
 }
 
-// The ranks wait for the one that has most of a unit.
+// The ranks wait for the one with the largest part of a unit.
 TEST(Muon, ThePredictedUpdateHasNewtonSchulz) {
   const Finished run = Program::run(plan_of_muon() + Words{"--json"});
   ASSERT_EQ(run.status, 0) << run.err;

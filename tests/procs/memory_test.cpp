@@ -142,14 +142,14 @@ class MemoryByRanks : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, MemoryByRanks, testing::Values(1, 2, 4, 8),
                          [](const auto& info) { return std::to_string(info.param) + "_ranks"; });
 
-// Ranks of one host read each other's shards where they lie.
+// Ranks on one host read each other's shards in place.
 TEST_P(MemoryByRanks, FullShardHoldsItsPart) {
   const int64_t n = GetParam();
   auto rows = planned(GetParam(), "full_shard");
   const int64_t whole = (kBlocks * kBlock + kRoot) * kFloat;
   EXPECT_EQ(rows["parameters (owned)"], whole / n);
   EXPECT_EQ(rows["optimizer state"], 2 * whole / n);
-  // Slots of two units at a time: while one is reduced, the next is written.
+  // Two slots at a time: while one unit is reduced, the next is written.
   EXPECT_LE(rows["gradients (slots, shards)"], 2 * kBlock * kFloat + kRoot * kFloat);
   const Finished plan = Program::run(blocks("plan", GetParam(), "full_shard"));
   EXPECT_NE(plan.out.find("gathered 0"), std::string::npos) << plan.out;

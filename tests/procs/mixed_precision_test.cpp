@@ -89,7 +89,7 @@ TEST(MixedPrecision, ReductionInBfloat16RoundsTheSums) {
   }
 }
 
-// Inputs of a size that makes the first gradients overflow once they are scaled.
+// Inputs large enough that the first scaled gradients overflow.
 TEST(MixedPrecision, Float16SurvivesGradientsThatOverflow) {
   const TempFolder folder;
   std::mt19937 random(3);

@@ -55,7 +55,7 @@ class Namespaces {
     if (!delayed_) return "virtual links with a limited rate and no delay: no /dev/net/tun here";
     return format_text("a link of {} us and {} Mbit/s", kDelay, kMegabits);
   }
-  // In front of a command that is to run on that host.
+  // Prefix for a command that runs on that host.
   std::string on(int host) const { return format_text("ip netns exec {} ", name(host)); }
   std::vector<std::string> words_on(int host) const { return {"ip", "netns", "exec", name(host)}; }
   // As if a cable were pulled: the devices and their addresses stay.

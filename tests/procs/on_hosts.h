@@ -75,7 +75,7 @@ class Running {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
   std::string said() const { return read_text(path_); }
-  // Until it has said so.
+  // Waits until the output has this text.
   void expect(const std::string& text) const {
     for (int i = 0; i < 3000 && said().find(text) == std::string::npos; ++i) usleep(10'000);
     EXPECT_THAT(said(), testing::HasSubstr(text));

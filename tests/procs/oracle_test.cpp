@@ -1,5 +1,5 @@
-// Small models of the kinds that users bring (tests/oracle), by both exporters: ten steps follow
-// PyTorch's losses, on one rank and on two.
+// Small models of common kinds (tests/oracle), by both exporters: ten steps follow PyTorch's
+// losses, on one rank and on two.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -21,7 +21,7 @@ Words plugins(const Words& names) {
   return words;
 }
 
-// The settings of the trajectory.
+// The trajectory's settings.
 Words settings(const std::string& optimizer, const std::string& loss = "cross_entropy") {
   const Words common = {"--loss", loss, "--no-shuffle", "--steps", "20", "--min-params", "100"};
   if (optimizer == "adamw") return common + Words{"--optimizer", "adamw", "--lr", "1e-2"};
@@ -90,7 +90,7 @@ TEST_P(PluginExampleTest, TrainsAsPyTorchDoesAndLoadsAgain) {
 INSTANTIATE_TEST_SUITE_P(All, PluginExampleTest, ::testing::ValuesIn(examples()),
                          [](const auto& info) { return info.param.name; });
 
-// The same bits with and without recomputation, sharded or not: kernels of plug-ins are kernels.
+// The same bits with and without recomputation, sharded or not: a plug-in's kernels are kernels.
 TEST(PluginTest, OneRankAndThreeAgree) {
   const onnx_bytes::Folder folder;
   const Words common = fsdp_run({model_of("all")}) + settings("lion") +
@@ -121,7 +121,7 @@ TEST(PluginTest, StrategiesAgreeOnStepLengths) {
   }
 }
 
-// Operators that take float32 alone stay in float32; the rest of the run computes in bfloat16.
+// Operators that take only float32 stay in float32; the rest of the run computes in bfloat16.
 TEST(PluginTest, TrainsInBfloat16) {
   const onnx_bytes::Folder folder;
   const std::string metrics = folder / "m.jsonl";
@@ -146,7 +146,7 @@ TEST(PluginTest, IsFoundInTheSearchPath) {
   expect_one_line(none.err, {"--plugin no_such", "OFSDP_PLUGIN_PATH"});
 }
 
-// A folder may have come from anywhere, with a library of that name.
+// A folder may come from a stranger, with a library under that name.
 TEST(PluginTest, TheCurrentFolderIsNotSearched) {
   const std::filesystem::path library = example("rms_norm");
   const Start start{.folder = library.parent_path().string()};
@@ -191,7 +191,7 @@ TEST(PluginTest, TheOneWithCudaKernelsIsListedAndChecked) {
   EXPECT_EQ(run.status, 0) << run.out << run.err;
 }
 
-// The skeleton that is built outside of the tree is tried by procs.plugin_package.
+// procs.plugin_package tests the skeleton that is built outside the tree.
 TEST(PluginTest, ASkeletonForWhatAModelLacks) {
   const onnx_bytes::Folder folder;
   const Words plan = fsdp_run({"plan", model_of("all"), "--make-plugin", folder / "new"});
@@ -215,7 +215,7 @@ TEST(PluginTest, ASkeletonForWhatAModelLacks) {
   expect_one_line(train.err, {"--make-plugin", "no effect"});
 }
 
-// ---- Plug-ins that are wrong ----
+// ---- Broken plug-ins ----
 
 Start bad(const std::string& mode) {
   return {.environment = {"OFSDP_BAD_PLUGIN=" + mode}, .patience = 120};
@@ -231,7 +231,7 @@ std::string name_of(const ::testing::TestParamInfo<Fault>& info) { return info.p
 
 class BadPluginTest : public ::testing::TestWithParam<Fault> {};
 
-// One line, said once, by one rank or by two.
+// One line, printed once, with one rank or with two.
 TEST_P(BadPluginTest, EndsTheRunWithOneLine) {
   const Fault& fault = GetParam();
   for (const int count : {1, 2}) {
@@ -342,10 +342,10 @@ int64_t planned_arena(const std::string& mode, int batch) {
   const size_t at = run.out.find(label);
   if (at == std::string::npos) return -1;
   const std::string row = run.out.substr(at, run.out.find('\n', at) - at);
-  return std::stoll(row.substr(row.rfind(' ')));  // the bytes, after the size that people read
+  return std::stoll(row.substr(row.rfind(' ')));  // the bytes, after the size for readers
 }
 
-// The same kernels, which declare that backward reads the output, or the input as well: then the
+// The same kernels with another declaration: backward reads the output, or also the input. Then the
 // inputs of all three blocks, 40 wide, are kept from forward to backward.
 TEST(PluginMemoryTest, WhatIsNotSavedIsFreed) {
   constexpr int kBatch = 1200;

@@ -15,7 +15,7 @@ namespace quantized_test {
 
 using namespace onnx_bytes;
 
-// A value on the border of two integers may fall on the other side in float32.
+// A value on a border between two integers may fall on the other side in float32.
 constexpr double kTolerance = 2e-3;
 
 std::string parent_folder(const std::string& name) { return fixture("quantized/" + name); }
@@ -28,7 +28,7 @@ Words train(const std::string& name, const Words& more = {}) {
          more;
 }
 
-// At the rate of train() some scales would become negative.
+// At train()'s rate some scales would become negative.
 Words learned_scales() { return {"--qat-scales", "learned", "--lr", "0.002"}; }
 
 std::vector<double> recorded(const std::string& name, const std::string& file) {
@@ -113,7 +113,7 @@ TEST(QuantizedFileTest, DynamicFilesAgreeWithTheInterpreter) {
   }
 }
 
-// Every integer weight changes and nothing else does but biases; scales only if they are trained.
+// Only integer weights and biases change; scales change only if they are trained.
 TEST(QuantizedFileTest, TrainedFileDiffersInWeightsOnly) {
   for (const std::string name : {"pairs", "qlinear", "multiplied"}) {
     for (const std::string scales : {"fixed", "learned"}) {
@@ -234,7 +234,7 @@ TEST(QuantizedRefusalTest, GoodModelTrains) {
   expect_trains(folder);
 }
 
-// A negative scale makes the same weights of integers with the other sign, fixed or learned.
+// With a negative scale and negated integers the weights are the same, fixed or learned.
 TEST(QuantizedFileTest, NegativeScales) {
   for (const std::string scales : {"fixed", "learned"}) {
     std::vector<std::vector<double>> losses;

@@ -54,7 +54,7 @@ TEST(RestartTest, GoesOnFromItsCheckpointAndAppendsToItsMetrics) {
   EXPECT_GE(losses.size(), 200u);
 }
 
-// A folder may hold the checkpoints of a run that this one does not continue.
+// A folder may hold the checkpoints of another run, which this one does not continue.
 TEST(RestartTest, DoesNotGoOnFromCheckpointsThatWereThereBefore) {
   const CheckpointRuns runs;
   runs.trained(run_of({"--checkpoint-interval", "50step"}) + runs.saving());
@@ -105,8 +105,8 @@ TEST(RestartTest, OneRankIsStartedAgainToo) {
   EXPECT_TRUE(output_of(runs) == expected);
 }
 
-// As schedulers and service managers end a job: the launcher and all ranks are told, and the
-// launcher tells the ranks once more.
+// As schedulers and service managers end a job: the launcher and all ranks get the signal, and the
+// launcher signals the ranks once more.
 TEST(RestartTest, ASignalToEveryProcessSavesAndStartsNothingAgain) {
   const CheckpointRuns runs;
   Program program(run_of({"--checkpoint-interval", "100000000step"}) + runs.saving() +
@@ -122,8 +122,8 @@ TEST(RestartTest, ASignalToEveryProcessSavesAndStartsNothingAgain) {
   EXPECT_EQ(runs.checkpoints().size(), 1u);
 }
 
-// All others are done with it: nobody waits for a rank that stops at the very end, but the
-// launcher.
+// All others have finished: only the launcher waits for a rank that stops at the very
+// end.
 TEST(RestartTest, ARankThatStaysStoppedIsKilled) {
   const CheckpointRuns runs;
   Program program(checkpointed_model() + Words{"--steps", "100000000", "--log-interval", "1",

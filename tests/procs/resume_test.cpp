@@ -62,7 +62,7 @@ TEST_P(ResumeTest, SameBitsWithAccumulationClippingAndASchedule) {
   const Words run = words() + Words{"--grad-accum",  "2",      "--clip-grad-norm", "0.5",
                                     "--lr-schedule", "cosine", "--warmup-steps",   "5"};
   const CheckpointRuns runs;
-  // The schedule is the whole run's, so it is the signal that ends the first part.
+  // The schedule covers the whole run, so a signal ends the first part.
   const Words whole = run + Words{"--epochs", "3"};
   const std::string expected = runs.trained(whole);
   for (const std::string interval : {"3step", "1epoch"}) {
@@ -132,7 +132,7 @@ TEST(ResumedRunTest, AnotherGlobalBatchFinishesTheEpoch) {
   runs.trained(run + batch(10) + steps(5) + runs.saving());
   EXPECT_EQ(runs.manifest("step-00000005")["sampler"]["sample"], 50);
   runs.trained(run + batch(20) + ranks(2) + Words{"--epochs", "2"} + runs.resuming());
-  // 142 samples by 40: 4 updates, then 5 of the next epoch.
+  // 142 samples by 40: 4 updates, then 5 in the next epoch.
   EXPECT_THAT(runs.checkpoints(), ElementsAre("step-00000013", "step-00000014"));
 }
 
@@ -213,7 +213,7 @@ TEST(SignalTest, OffEndsAtOnce) {
   }
 }
 
-// An update that takes long does not keep a user who asks twice.
+// A long update does not hold up a user who asks twice.
 TEST(SignalTest, ASecondOneEndsAtOnce) {
   for (const int count : {1, 2}) {
     const CheckpointRuns runs;
@@ -231,7 +231,7 @@ TEST(SignalTest, ASecondOneEndsAtOnce) {
   }
 }
 
-// ---- The folder of a run ----
+// ---- Run folders ----
 
 Words in_folder(const CheckpointRuns& runs, const std::string& name) {
   return {"--run-dir", runs / "runs", "--run-name", name};

@@ -33,8 +33,8 @@ std::vector<float> small_numbers(int64_t count) {
   return made;
 }
 
-// Tokens [batch, 4] -> logits [batch, 4, 1003] by the embedding's own weights, as GPT-2; with a
-// bias after them, as BERT.
+// Tokens [batch, 4] -> logits [batch, 4, 1003] by the embedding's own weights, as in GPT-2; with a
+// bias after them, as in BERT.
 std::string language_model(bool biased) {
   onnx_bytes::SmallModel model;
   model.nodes = {node("Gather", {"embedding", "ids"}, {"x"}, "embed"),
@@ -55,7 +55,7 @@ std::string language_model(bool biased) {
   return model.bytes();
 }
 
-// A folder with the model and data; `label` is one of them.
+// A folder with the model and data; `label` is one label.
 struct Files {
   explicit Files(bool biased, int64_t label = 5)
       : model(folder.write("m.onnx", language_model(biased))) {
@@ -132,7 +132,7 @@ TEST(RowPitchRuns, ThePlanHasThePitchAndItsBytes) {
   EXPECT_EQ(training.at("rows"), wanted);
 }
 
-// The steps of the full batch that make or read rows with a pitch, without nodes' numbers and
+// The full batch's steps that make or read rows with a pitch, without the numbers of nodes and
 // offsets.
 std::vector<std::string> pitched_steps(const std::string& operations) {
   const std::string head = "\ntraining of 5 samples\n";
@@ -176,7 +176,7 @@ TEST(RowPitchRuns, TheCpuHasNone) {
   EXPECT_THAT(plan.out, Not(HasSubstr("in rows of")));
 }
 
-// The host repeats the node with the CPU's kernel, which knows dense rows alone.
+// The host repeats the node with the CPU's kernel, which takes only dense rows.
 TEST(RowPitchRuns, ALabelOutOfRangeEndsTheRunWithTheLineOfTheCpu) {
   const Files files(true, kVocabulary + 20);
   const Finished cpu = Program::run(files.command() + Words{"--device", "cpu"});

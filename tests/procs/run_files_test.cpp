@@ -20,7 +20,7 @@ using onnx_bytes::tensor;
 
 namespace fs = std::filesystem;
 
-// predict RUN must not answer with the weights of the run before.
+// predict RUN must not answer with the weights from the run before.
 TEST(ResumedRun, RenewsTheModelOfItsFolder) {
   const ModelFolder folder;
   const Words run = fsdp_run({folder.model(), "--loss", "cross_entropy", "--batch-size", "2",
@@ -38,7 +38,7 @@ TEST(ResumedRun, RenewsTheModelOfItsFolder) {
   }
 }
 
-// The same for an adapter that cannot be merged, which the folder has in place of a model.
+// The same for an adapter that cannot be merged, which replaces the model in the folder.
 TEST(ResumedRun, RenewsTheAdapterOfItsFolder) {
   const ModelFolder folder;
   const std::string few = fixture("few_bits/nbits");
@@ -66,7 +66,7 @@ TEST(ResumedRun, RenewsTheAdapterOfItsFolder) {
   }
 }
 
-// A run with an input of every kind.
+// A run with every kind of input.
 class RunFilesTest : public testing::Test {
  protected:
   RunFilesTest() {
@@ -144,7 +144,7 @@ TEST_F(RunFilesTest, EveryCommandGoesThroughIt) {
   }
 }
 
-// A path by which the file is not named: each is the same file.
+// Other paths to the same file: each is seen through.
 TEST_F(RunFilesTest, OtherNamesAreSeenThrough) {
   fs::create_symlink("x.npy", path("data/link"));
   fs::create_hard_link(path("data/x.npy"), path("second"));
@@ -230,7 +230,7 @@ TEST_F(RunFilesTest, OtherFilesAreFine) {
   EXPECT_EQ(eval.status, 0) << eval.err;
 }
 
-// ---- The folder of a run ----
+// ---- Run folders ----
 
 class KeptRunTest : public testing::Test {
  protected:
@@ -262,7 +262,7 @@ TEST_F(KeptRunTest, HoldsAllThatIsKnownOfTheRun) {
     EXPECT_EQ(kept.err, "");
     EXPECT_THAT(kept.out, testing::HasSubstr("runs/" + name + " (run)"));
     Words files = names("runs/" + name);
-    std::erase(files, ".run");  // of the launcher
+    std::erase(files, ".run");  // the launcher's
     EXPECT_THAT(files, testing::ElementsAre("checkpoints", "command.txt", "config.yaml", "log.txt",
                                             "metrics.jsonl", "model.onnx", "report.html"));
     const std::string in = folder_ / ("runs/" + name);
@@ -307,7 +307,7 @@ TEST_F(KeptRunTest, ThereIsOneWhereItIsAskedFor) {
   EXPECT_THAT(names("kept/x"), testing::ElementsAre("checkpoints", "command.txt", "config.yaml",
                                                     "log.txt", "report.html"));
   EXPECT_TRUE(fs::exists(output));
-  // A refused run leaves none.
+  // A refused run leaves no folder.
   for (const int count : {1, 2}) {
     EXPECT_EQ(run(ranks(count) + Words{"--labels", "nothing"}).status, 2);
     EXPECT_FALSE(any_runs());
@@ -324,7 +324,7 @@ TEST_F(KeptRunTest, IsNoFolderOfData) {
   expect_one_line(refused.err, {"--run-dir data", "--data"});
 }
 
-// The plan without flags is that of the run.
+// The plan without flags equals the run's plan.
 TEST_F(KeptRunTest, ThePlanKnowsItsMemory) {
   ASSERT_EQ(run({"--steps", "2", "--run-name", "x"}).status, 0);
   const Finished plan =
@@ -338,7 +338,7 @@ TEST_F(KeptRunTest, ThePlanKnowsItsMemory) {
   EXPECT_EQ(names("runs").size(), 1u);
 }
 
-// Adapters of weights in few bits cannot be merged; training artifacts are a folder.
+// Adapters on weights in few bits cannot be merged; training artifacts are a folder.
 TEST_F(KeptRunTest, KeepsTheFormInWhichAModelIsWritten) {
   const Start start{.folder = folder_.path()};
   const std::string few = fixture("few_bits/nbits"), artifacts = fixture("artifacts/mlp_sgd");

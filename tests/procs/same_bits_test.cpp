@@ -55,7 +55,7 @@ TEST_P(SameBitsTest, StrategiesAgree) {
   }
 }
 
-// The second of three units and the third, which has few parameters.
+// The second and the third unit; the third has few parameters.
 TEST_P(SameBitsTest, StrategiesAgreeWithJoinedUnits) {
   const char* const units = "2 units";
   const Words small = words() + Words{"--min-params", "1", "--clip-grad-norm", "0.1"};
@@ -115,7 +115,7 @@ TEST_P(SameBitsTest, StrategiesAgreeOnRowsWithAndWithoutLabels) {
   EXPECT_NE(plan.out.find("kept_rows 1"), std::string::npos) << plan.out << plan.err;
 }
 
-// Parameters that lie in place are read by all ranks: nobody may update them while another
+// All ranks read parameters that lie in place: nobody may update them while another rank
 // evaluates.
 TEST_P(SameBitsTest, EvaluationsBetweenUpdatesAgree) {
   const TempFolder folder;
@@ -195,7 +195,7 @@ TEST_P(SameBitsTest, ActivationCheckpointingIsOnlyMemory) {
   }
 }
 
-// In units where parameters are sharded, whole elsewhere.
+// Units are sharded here; without sharding they are whole.
 TEST_P(SameBitsTest, FrozenParametersAreSharedOutAsWell) {
   const Words some = words() + Words{"--freeze", "*weight"};
   const std::string first = trained_file(some + Words{"--strategy", "no_shard"}, "1 unit");

@@ -1,5 +1,5 @@
-// The scripts that samples share: a plot and the last loss from a metrics file, by awk alone. And
-// the table of samples/mnist.
+// The scripts that samples share: a plot and the last loss from a metrics file, only by awk. And
+// the table in samples/mnist.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -182,7 +182,7 @@ std::vector<std::string> shown_lines(const std::string& text) {
   return lines;
 }
 
-// Numbers, and which part of a bar is full, depend on the machine and the time.
+// Numbers, and the full part of a bar, depend on the machine and the time.
 std::string shape_of(const std::string& line) {
   const std::string bars = std::regex_replace(line, std::regex("\\[=*>? *\\]"), "[...]");
   return std::regex_replace(bars, std::regex("[0-9]([0-9.,:]*[0-9])?"), "#");
@@ -193,7 +193,7 @@ struct ScreenCase {
   std::string opening, bar;
 };
 
-// The shares of memory and the rate depend on the processor.
+// Memory shares and the rate depend on the processor.
 TEST(ScreenTest, TheScreenAt60And80And120Columns) {
   const std::string wide =
       "model: model.onnx, trains # numbers in # of # tensors\n"
@@ -306,7 +306,7 @@ Json object_of(const Words& words) {
   return Json::parse(run.out, nullptr, false);
 }
 
-// Several ranks: rank 0's object alone.
+// Several ranks: only rank 0's object.
 TEST(ScreenTest, JsonIsTheResultOfATrainingRunAndNothingElse) {
   const testing_data::TempFolder folder;
   const std::string file = folder.path() + "/t.onnx", metrics = folder.path() + "/m.jsonl";

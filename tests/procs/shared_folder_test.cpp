@@ -1,6 +1,6 @@
-// Checkpoints in a folder that others use too, on a file system with moods: an error of the system
-// is no harm to a checkpoint, foreign files stay, another run's checkpoints are refused, and saves
-// work where names cannot be exchanged.
+// Checkpoints in a shared folder, on an unreliable file system: a system error is no damage to a
+// checkpoint, foreign files stay, another run's checkpoints are refused, and saves work where names
+// cannot be exchanged.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -94,7 +94,7 @@ TEST(SharedFolder, ForeignFilesStay) {
     fs::create_directories(runs.dir() + "/" + name);
     std::ofstream(runs.dir() + "/" + name + "/thesis.txt") << "years";
   }
-  fs::create_directories(runs.dir() + "/.step-00000009.0123456789abc.tmp");  // of a killed run
+  fs::create_directories(runs.dir() + "/.step-00000009.0123456789abc.tmp");  // from a killed run
   runs.trained(run_of(2) + runs.saving());
   for (const std::string& name : foreign) {
     EXPECT_TRUE(fs::exists(runs.dir() + "/" + name + "/thesis.txt")) << name;

@@ -25,7 +25,7 @@ INSTANTIATE_TEST_SUITE_P(All, StateDTypes, testing::Values("bfloat16", "int8"),
 const Words kAdamW{"--optimizer", "adamw", "--lr", "0.01"};
 const Words kSgd{"--optimizer", "sgd", "--lr", "0.05", "--momentum", "0.9"};
 const Words kLamb{"--optimizer", "lamb", "--lr", "0.02", "--ema", "0.5"};
-// States that some parameters alone have, matrices, and norms of a group.
+// States that only some parameters have, matrices, and norms for a group.
 const Words kMixed{"--optimizer",
                    "muon",
                    "--lr",
@@ -50,7 +50,7 @@ TEST_P(StateDTypes, NoStrategyChangesABit) {
   }
 }
 
-// One unit, as shards of several cut parameters in their middle.
+// One unit, so that shards cut several parameters in the middle.
 TEST_P(StateDTypes, NoNumberOfRanksChangesABitOfAcrossRanks) {
   const CheckpointRuns runs;
   for (const Words& optimizer : {kAdamW, kMixed}) {
@@ -123,7 +123,7 @@ Losses losses_of(const CheckpointRuns& runs, const Words& words) {
   return {losses_by_step(metrics).front().second, rows_of(metrics, "eval").back().at("loss")};
 }
 
-// The loss is that of the training data, at the end.
+// The loss on the training data, at the end.
 TEST_P(StateDTypes, TrainsAsFloat32Does) {
   const CheckpointRuns runs;
   for (const Words& optimizer : {Words{"--optimizer", "adamw", "--lr", "0.002"},
@@ -189,8 +189,8 @@ TEST_P(StateDTypes, AreRefusedWhereStatesAreOfAnotherKind) {
 }
 
 struct PlannedStates {
-  int64_t bytes = 0;     // of the optimizer's states
-  int64_t elements = 0;  // of the units, with their gaps
+  int64_t bytes = 0;     // in the optimizer's states
+  int64_t elements = 0;  // in the units, with their gaps
 };
 
 PlannedStates planned_states(const std::string& dtype) {

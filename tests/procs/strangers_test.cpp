@@ -28,7 +28,7 @@ constexpr int kRanksPort = 29500, kLaunchersPort = 29400;
 
 StreamClock::time_point soon() { return StreamClock::now() + std::chrono::seconds(1); }
 
-// A process on the second host that disturbs a port of the first one as long as it lives.
+// A process on the second host that disturbs a port on the first one as long as it lives.
 class Strangers {
  public:
   Strangers(const Namespaces& hosts, int port, const std::string& report) : report_(report) {
@@ -43,7 +43,7 @@ class Strangers {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  // Until they have tried everything once.
+  // Waits until the strangers have tried everything once.
   void expect_all() const {
     for (int i = 0; i < 3000 && !std::filesystem::exists(report_); ++i) usleep(10'000);
     EXPECT_EQ(read_text(report_), "nothing was heard");
@@ -74,7 +74,7 @@ class Strangers {
     }
   }
 
-  // Tells whether more is heard than the challenge and that one is turned away.
+  // Tells whether the stranger hears more than the challenge and its refusal.
   static std::string beyond_challenge(Store& store) {
     for (int i = 0; i < 300 && !store.closed(); ++i) store.pump(), usleep(1'000);
     store.take("turned_away");
@@ -89,7 +89,7 @@ class Strangers {
     return beyond_challenge(store);
   }
 
-  // A hello with another number of ranks, without asking.
+  // A hello with another number of ranks, without a proof.
   static std::string said_to_rude(int port) {
     Store store(connection(port));
     store.set("hello", {{"magic", "fsdp-run hosts 4"}, {"rank", 1}, {"world", 99}});
@@ -163,7 +163,7 @@ TEST_F(OnTwoHosts, WhoHasAnotherSecretIsToldSo) {
   EXPECT_THAT(first->said(), HasSubstr("1 of 2 ranks are there; 1 without the job's secret"));
 }
 
-// Rank 0 while it waits: at the address of the link, and at no other.
+// Rank 0 while it waits: at the link's address, and at no other.
 TEST_F(OnTwoHosts, PortsAreThoseOfTheLink) {
   const auto first = start(0, by_variables(0), bert("1", "20"));
   const std::string ports = folder_.path() + "/ports";
@@ -181,7 +181,7 @@ TEST_F(OnTwoHosts, PortsAreThoseOfTheLink) {
       EXPECT_TRUE(words[1].starts_with("011F4D0A:")) << line;  // 10.77.31.1
     }
   }
-  EXPECT_EQ(listening, 2);  // to be met, and to be linked with
+  EXPECT_EQ(listening, 2);  // for the meeting, and for links
 }
 
 // A name server on the second host that takes every question and answers none; `ip netns exec`

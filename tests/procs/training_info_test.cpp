@@ -44,7 +44,7 @@ std::vector<double> values(const OnnxFile& file, const Initializer& source) {
   return {floats.begin(), floats.end()};
 }
 
-// Everything floating-point that the oracle has a value for; gives the number of tensors.
+// Every floating-point value that the oracle has; returns the number of tensors.
 size_t expect_values(const std::string& path, const nlohmann::json& expected) {
   const auto file = OnnxFile::open(path);
   EXPECT_TRUE(file.ok());
@@ -143,7 +143,7 @@ TEST(TrainingInfoTest, RandomInitializationIsThatOfTheSeed) {
   EXPECT_NE(bytes(1, "4"), one);
 }
 
-// The graph of Gradient's documentation: dY/dW and dY/dZ.
+// The graph from Gradient's documentation: dY/dW and dY/dZ.
 TEST(TrainingInfoTest, TheExampleOfGradientsOwnPage) {
   const auto expected = parsed(fixture("training_info/documented.json"));
   const TempFolder folder;

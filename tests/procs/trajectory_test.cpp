@@ -57,7 +57,7 @@ class TrajectoryTest : public testing::TestWithParam<Combination> {};
 
 INSTANTIATE_TEST_SUITE_P(Everywhere, TrajectoryTest, testing::ValuesIn(combinations()), name_of);
 
-// Units of a layer or two, so that there is something to gather ahead.
+// Units with a layer or two each, so that the run can gather ahead.
 TEST_P(TrajectoryTest, MultiLayerPerceptronFollowsPyTorch) {
   const Words words = mlp() + GetParam().words() + Words{"--steps", "32", "--min-params", "1000"};
   expect_near(trained(words), reference("mlp"));
@@ -117,13 +117,13 @@ TEST(TrajectoryVariantTest, IgnoredParametersWithAccumulationFollowPyTorch) {
   }
 }
 
-// Seven samples of twelve ranks' worth: the last batch leaves ranks without a single sample.
+// 190 samples a batch on 12 ranks: the last batch leaves some ranks without a sample.
 TEST(TrajectoryVariantTest, RanksWithoutSamplesTakePart) {
   const Words words = mlp() + Words{"--epochs", "2", "--global-batch-size", "190"};
   expect_near(trained(words + ranks(5)), trained(words));
 }
 
-// LAMB, and the mean of the ranks' means, by PyTorch in float64.
+// LAMB, and the mean over the ranks' means, against PyTorch in float64.
 std::vector<double> losses(const Words& words) { return trained(words).losses; }
 
 Words without_order() {

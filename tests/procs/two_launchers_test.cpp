@@ -1,6 +1,6 @@
-// The real command started once a host, both hosts being this one: same bits as on one host, where
-// units lie in place while here they are gathered into slots; a signal to one launcher, and a host
-// that does not come back.
+// The real command started once a host, both hosts being this one: the bits equal those on one
+// host, where units lie in place, while here they are gathered into slots; a signal to one
+// launcher, and a host that does not come back.
 #include "tests/support/two_launchers.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ TEST(TwoLaunchersTest, TrainTheBitsOfOneHost) {
   EXPECT_TRUE(onnx_bytes::content(runs / "two.onnx") == expected);
 }
 
-// Whatever is gathered, when, and in which type.
+// Any gathered unit, at any time, in any type.
 TEST(TwoLaunchersTest, GatheredUnitsAreThoseThatLieInPlace) {
   const std::vector<Words> all = {
       {"--strategy", "shard_grad_op"},
@@ -106,7 +106,7 @@ TEST(TwoLaunchersTest, ASignalToOneStopsAllAfterTheSameUpdate) {
   }
 }
 
-// The second host is killed for good: this is left.
+// The second host is killed for good; the first runs on.
 Finished without_second(const CheckpointRuns& runs, int ranks_of_first) {
   const Words words = train("60") + runs.saving() +
                       Words{"--min-nodes",
@@ -147,7 +147,7 @@ TEST(TwoLaunchersTest, AGlobalBatchThatFewerRanksCannotShareIsRefused) {
                                  "at first) is not a multiple of 2\n"));
 }
 
-// --- ranks that were told different things do not start: they name the first step that differs ---
+// --- ranks with different settings do not start: they name the first different step ---
 
 // A rank as torchrun starts it; the port keeps runs at the same time apart.
 Start as_rank(int rank) {
@@ -162,7 +162,7 @@ Start as_rank(int rank) {
   return start;
 }
 
-// The messages of both ranks, where rank 1 has `more`.
+// Both ranks' messages; rank 1 has `more`.
 std::string said_with(const Words& more) {
   const Words command = mlp() + Words{"--min-params", "1000", "--steps", "2", "--threads", "1"};
   Program first(command, as_rank(0));

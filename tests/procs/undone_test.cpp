@@ -32,7 +32,7 @@ std::vector<json> step_rows(const Words& words, Finished* finished = nullptr) {
 
 // ---- float16 ----
 
-// Targets so large that the first gradients overflow once they are scaled.
+// Targets large enough that the first scaled gradients overflow.
 class LargeTargets : public ModelFolder {
  public:
   LargeTargets() {
@@ -50,7 +50,7 @@ class LargeTargets : public ModelFolder {
 
 const Words kCosine{"--lr-schedule", "cosine", "--warmup-steps", "3", "--total-steps", "20"};
 
-// lr-schedule cosine, of update s from 0.
+// lr-schedule cosine, for update s from 0.
 double cosine_rate(int64_t s) {
   if (s < 3) return 1e-2 * static_cast<double>(s + 1) / 3;
   return 1e-2 * (1 + std::cos(std::numbers::pi * static_cast<double>(s - 3) / 17)) / 2;
@@ -116,7 +116,7 @@ TEST(SkippedUpdates, ADeviceTakesTheSameRates) {
   expect_checkpoints_of_both(folder.run(1, kCosine), 12, 20);
 }
 
-// y = w where w <= 0, sqrt(w) elsewhere: the gradient of w is NaN, the loss is not.
+// y = w where w <= 0, sqrt(w) elsewhere: w's gradient is NaN, the loss is not.
 std::string where_of_a_root() {
   SmallModel model;
   model.nodes = {
@@ -144,7 +144,7 @@ TEST(SkippedUpdates, EndTheRunWhenTheScaleCanFallNoFurther) {
                  {.status = 1});
 }
 
-// ---- A gradient that is NaN ----
+// ---- A NaN in a gradient ----
 
 // y = sqrt(w) * zero with w = 0: every value in forward is finite, 0 times infinity is not.
 std::string root_of_zero() {
@@ -217,8 +217,8 @@ TEST(Unlabelled, TheLossIsNullAndNeverABetterOne) {
 
 // ---- a global batch, cut in any way ----
 
-// Rows of a class that weighs 0 add nothing to the divisor, but with smoothing to the loss, and a
-// teacher's divergence counts rows.
+// A class with weight 0 adds nothing to the divisor, but with smoothing to the loss; a teacher's
+// divergence counts rows.
 TEST(CutBatch, ClassesThatWeighNothingCountAlikeInEveryMicroBatch) {
   const ModelFolder folder;
   folder.write("teacher.onnx", linear_model().bytes());
@@ -290,7 +290,7 @@ TEST(EarlyStop, AResumedRunStopsWhereTheUndisturbedOneDoes) {
   EXPECT_EQ(resumed, undisturbed);
 }
 
-// A loss without classes has no accuracy, so it would never be better.
+// A loss without classes has no accuracy, so no evaluation would ever be better.
 TEST(EarlyStop, AccuracyThatNothingMeasuresIsRefused) {
   const ModelFolder folder;
   folder.write("data/labels.npy", npy("<f4", "(12, 3)", std::vector<float>(36, 1)));

@@ -66,7 +66,7 @@ class AnyLength : public ModelFolder {
   }
 };
 
-// One graph evaluates and trains: evaluation rows must not be read with the training rows' length.
+// One graph evaluates and trains: it must not read evaluation rows with the training rows' length.
 TEST(RowsOfAnyLength, EvaluationRowsOfAnotherLengthAreRefused) {
   const AnyLength folder;
   for (const char* length : {"9", "4", "1"}) {
@@ -97,7 +97,7 @@ TEST(RowsOfAnyLength, PaddedRowsOfBothPartsAreAsLong) {
                  {"longer.jsonl", "at most the 6 entries"});
 }
 
-// So many samples for the perceptron; of `ignored` the label does not count.
+// `samples` samples for the perceptron; labels at `ignored` do not count.
 void write_data(const testing_data::TempFolder& folder, int64_t samples,
                 const std::vector<int64_t>& ignored) {
   std::vector<float> x;
@@ -178,7 +178,7 @@ TEST_P(UnevenDataTest, LossAndWeightsAreThoseOfOneRank) {
   }
 }
 
-// One sample a forward, so that the scores are the same bits on any number of ranks.
+// One sample a forward, so that the scores have the same bits on any number of ranks.
 TEST(Metrics, AreThoseOfOneRank) {
   const CheckpointRuns runs;
   const testing_data::TempFolder data;

@@ -84,7 +84,7 @@ TEST(Watch, UnitsAddUpToTheRunsNormOnAnyNumberOfRanks) {
   }
 }
 
-// float16: gradients are watched as they are without the loss scale.
+// float16: gradients are watched without the loss scale.
 TEST(Watch, UnscaledAndOfTheWeightsBeforeTheUpdate) {
   const CheckpointRuns runs;
   const Words words = of_three_units() + Words{"--watch", "on", "--lr", "0"} + ranks(2);
@@ -133,7 +133,7 @@ TEST(Watch, NeedsTheCpu) {
   EXPECT_THAT(refused.err, HasSubstr("--device cuda: --watch keeps norms of the CPU's updates"));
 }
 
-// Without --watch: a table on stdout, one line on stderr, once, from the rank that has the NaN.
+// Without --watch: a table on stdout and one line on stderr, once, from the rank with the NaN.
 TEST(AfterANan, TheRangesOfTheNodesOperandsAreSaid) {
   const ModelFolder folder;
   std::vector<float> values(48, 0.5f);

@@ -104,7 +104,7 @@ std::string trained_file(const Words& words, std::string* out = nullptr) {
   return onnx_bytes::content(path);
 }
 
-// Units of any size, and recomputation, train the same bits without a norm over them.
+// Units of any size, and recomputation, give the same bits if no norm covers them.
 TEST(WrapAuto, TrainsTheSameBitsAndSaysWhatItTook) {
   const std::string blocks = trained_file(gpt("transformer", 2));
   std::string out;
@@ -131,7 +131,7 @@ TEST(WrapAuto, ExplainListsThePlansThatWereCompared) {
   }
 }
 
-// Ranks of two hosts gather units over a socket.
+// Ranks on two hosts gather units over a socket.
 TEST(KeepGathered, TrainsTheSameBits) {
   const auto trained = [](const Words& more) {
     const TempFolder folder;

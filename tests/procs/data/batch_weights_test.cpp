@@ -77,7 +77,7 @@ Numbers trained(const CheckpointRuns& runs, const Words& words) {
   return numbers;
 }
 
-// `room`: of a sum in another order, relative to the loss and absolute for weights.
+// `room`: for a sum in another order, relative for the loss and absolute for weights.
 void expect_near(const Numbers& found, const Numbers& expected, double room = 1e-6) {
   ASSERT_FALSE(expected.losses.empty());
   ASSERT_EQ(found.losses.size(), expected.losses.size());
@@ -103,7 +103,7 @@ Words train(const std::string& data) {
 
 struct Weighted {
   const char* given;
-  const char* parts;  // of 4 samples a rank
+  const char* parts;  // for 4 samples a rank
 };
 
 class BatchWeightsTest : public testing::TestWithParam<Weighted> {
@@ -226,7 +226,7 @@ TEST(ResumedBatchWeights, CheckpointsCrossToOtherWeightsAndWorlds) {
     Numbers found = trained(
         runs, command + Words{batch} + rest + ranks(world) + weights(given) + runs.resuming());
     EXPECT_THAT(found.out, HasSubstr("step-00000006"));
-    ASSERT_EQ(found.losses.size(), 14u);  // the rest of the second epoch, and three
+    ASSERT_EQ(found.losses.size(), 14u);  // the rest of the second epoch, and three more
     Numbers later = expected;
     later.losses.erase(later.losses.begin(), later.losses.begin() + 6);
     later.evaluated.erase(later.evaluated.begin(), later.evaluated.begin() + 4);

@@ -15,7 +15,7 @@ using namespace onnx_bytes;
 constexpr int64_t kVocabulary = 23, kWidth = 6, kLongest = 64;
 constexpr int kRows = 300;
 
-// [batch, tokens], and perhaps a third axis; `length` of 0: the symbol `tokens`.
+// [batch, tokens], and perhaps a third axis; `length` 0: the symbol `tokens`.
 std::string rows_of_tokens(const std::string& name, int64_t length, int type, int64_t width = 0) {
   const std::string axis =
       length == 0 ? message(2, "tokens") : number(1, static_cast<uint64_t>(length));

@@ -195,7 +195,7 @@ TEST(ClassNames, TheTrainingPartNumbersAnEvaluation) {
       << "nothing but these rows numbers them";
 }
 
-// Files of names have one a line.
+// A file with names has one a line.
 TEST(ClassNames, ALineBreakIsRefused) {
   NamedClasses folder;
   folder.write_data("broken", {0, 1, 2}, {"ant", "\"bee\nwasp\"", "cow"});

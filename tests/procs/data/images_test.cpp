@@ -130,7 +130,7 @@ TEST_F(ImageRunsTest, PlannedMemoryIsTheMemoryOfTheRun) {
   EXPECT_EQ(end.at("peak_bytes"), end.at("planned_peak_bytes"));
 }
 
-// A run that is interrupted in mid-epoch goes on with the next sample.
+// A run interrupted in mid-epoch goes on with the next sample.
 TEST_F(ImageRunsTest, AResumedRunHasTheSameBits) {
   const std::string whole = runs_.trained(train(pictures()));
   const Words saving = train(pictures()) + runs_.saving();
@@ -155,7 +155,7 @@ TEST_F(ImageRunsTest, SplitsTrainAndEvaluateAsTheirArrays) {
   EXPECT_EQ(evaluations[0], evaluations[2]);
 }
 
-// Random changes of images: the same on any threads, and after a stop in mid-epoch.
+// Random changes to images: the same on any threads, and after a stop in mid-epoch.
 TEST_F(ImageRunsTest, AugmentedRunsHaveTheSameBits) {
   const std::string data = yaml("augmented",
                                 "train:\n"

@@ -1,6 +1,6 @@
 // Runs with --pack: BERT and GPT-2, as Hugging Face exports them with a mask [batch, tokens], train
-// on documents that share rows as on the documents alone; a model that mixes tokens in another way
-// is refused.
+// on documents that share rows as they train on separate documents. A model that mixes tokens in
+// another way is refused.
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -59,7 +59,7 @@ class PackTest : public testing::Test {
   Finished last_;
 };
 
-// An update over all documents has the mean over all their labels, in whatever rows they are.
+// An update over all documents has the mean over all their labels, whatever rows they share.
 TEST_F(PackTest, DocumentsHaveTheLossesAndGradientsThatTheyHaveAlone) {
   for (const char* name : {"bert_tiny/model.onnx", "gpt2_tiny/model.onnx"}) {
     SCOPED_TRACE(name);
@@ -127,7 +127,7 @@ TEST_F(PackTest, Mistakes) {
   refused(train(bert, {"--pack", "32", "--bucket-by", "input_ids"}),
           {"--pack 32: expected rows of files without --bucket-by, found --bucket-by input_ids"});
   refused(train(bert, {"--pack", "32", "--teacher", bert}), {"--pack 32: expected no --teacher"});
-  // A mean over the row's tokens is not apart for each document.
+  // A mean over the row's tokens mixes the documents.
   SmallModel model;
   const std::string kept = message(5, message(1, "keepdims") + number(3, 1) + number(20, 2));
   model.nodes = {constant_node("second", kInt64, {1}, raw<int64_t>({1})),

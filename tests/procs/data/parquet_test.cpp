@@ -92,7 +92,7 @@ TEST_F(ParquetRunsTest, Mistakes) {
   folder_.write("d.yaml",
                 "train: {x: {file: t.parquet, column: ragged}, labels: {file: t.parquet}}\n");
   expect_refused(folder_, with("d.yaml"), {"t.parquet row 1", "rows differ in length", "pad_to"});
-  // The values of a row group.
+  // The values in a row group.
   std::string bytes = content(folder_ / "t.parquet");
   for (size_t i = 200; i < bytes.size() / 2; ++i) bytes[i] = '\x55';
   folder_.write("bad.parquet", bytes);

@@ -42,7 +42,7 @@ std::string to_type(int type) {
   return message(5, message(1, "to") + number(3, static_cast<uint64_t>(type)) + number(20, 2));
 }
 
-// `axes`: of a row.
+// `axes`: a row's.
 std::string counting_model(const std::vector<int64_t>& axes, int type) {
   const std::string scalar = message(5, message(1, "keepdims") + number(3, 0) + number(20, 2));
   std::vector<int64_t> dims{-1}, summed;
@@ -162,7 +162,7 @@ class SamplingTest : public testing::TestWithParam<const char*> {
     program.wait(20);
   }
 
-  // The times each sample was used come from the trained table.
+  // The trained table tells how often each sample was used.
   void expect_each_sample_once() const {
     const auto file = OnnxFile::open(folder_.output());
     ASSERT_TRUE(file.ok());

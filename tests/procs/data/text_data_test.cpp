@@ -1,5 +1,5 @@
-// Data as people have it: text with a tokenizer gives the bits of a token file, and `fsdp-run data`
-// shows a table and writes the YAML file that feeds it.
+// Data in common forms: text with a tokenizer gives the bits of a token file, and `fsdp-run data`
+// shows a table and writes the YAML file for it.
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -13,7 +13,7 @@ using namespace onnx_bytes;
 
 constexpr int64_t kLength = 8, kWidth = 6;
 
-// Logits of the next token, from each token alone.
+// Logits for the next token, from each token by itself.
 std::string language_model(int64_t vocabulary) {
   std::vector<float> values(static_cast<size_t>(vocabulary * kWidth));
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 37 % 101) / 101;
@@ -139,7 +139,7 @@ std::string positioned_model(Positions kind) {
   return model.bytes();
 }
 
-// A text with more tokens than the model has positions: the line says how to cut it.
+// A text with more tokens than the model has positions: the line tells how to cut it.
 TEST(TextDataTest, TextsThatAreTooLongNameTheKeyThatCutsThem) {
   const TextFolder folder;
   const auto describe = [&](const std::string& keys) {
@@ -313,7 +313,7 @@ std::string prepared(const ModelFolder& folder, const std::string& data, const s
 TEST(PrepareTest, PrintsACommandThatTrains) {
   const ModelFolder folder;
   folder.write("model.onnx", two_inputs().bytes());
-  // A part for evaluation without labels is left out; of several the first name counts.
+  // A part for evaluation without labels is left out; among several names the first counts.
   folder.write("tables/train.csv", "a,b,label\n1,2,0\n3,4,2\n5,6,1\n");
   folder.write("tables/test.csv", "a,b\n1,2\n");
   EXPECT_THAT(prepared(folder, "tables", "cross_entropy"),
@@ -340,7 +340,7 @@ TEST(PrepareTest, PrintsACommandThatTrains) {
   EXPECT_EQ(refused.status, 2);
   expect_one_line(refused.err, {"list.jsonl: expected columns for input x, found none that fit"});
 
-  SmallModel one = linear_model();  // one number of a table feeds [batch, 1]
+  SmallModel one = linear_model();  // one number from a table feeds [batch, 1]
   one.initializers = {tensor("w", kFloat, {1, 1}, raw<float>({1})),
                       tensor("b", kFloat, {1}, raw<float>({0}))};
   one.inputs = {declared("x", {-1, 1})};

@@ -32,7 +32,7 @@ TEST(CheckedCuda, TimesAlgorithms) {
   expect_rules_kept(small_mlp(1) + Words{"--steps", "6"}, {"--deterministic", "off"});
 }
 
-// Whatever order streams and events leave open.
+// In any order that streams and events allow.
 TEST(CheckedCuda, GivesTheSameBitsInAnotherOrderAndWithoutGraphs) {
   const Words command = small_mlp(1) + Words{"--param-dtype", "bfloat16", "--steps", "7"};
   for (const Words& offload : {Words{}, Words{"--cpu-offload", "optimizer"}}) {

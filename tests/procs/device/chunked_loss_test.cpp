@@ -53,7 +53,7 @@ struct Files {
   testing_data::TempFolder folder;
 };
 
-// On a device, for which `plan` measures nothing.
+// On a device, where `plan` measures nothing.
 std::string planned(const Words& options, const char* form) {
   const Finished run =
       Program::run(fsdp_run(Words{"plan"} + options + Words{"--device", "cuda", form}),

@@ -115,7 +115,7 @@ TEST(DeviceOffloadFaultTest, ALossThatIsNanNamesTheNodeAndUpdatesNothing) {
   }
 }
 
-// A NaN in sample 5, which rank 1 has. Parameters updated after it would be named before the node.
+// A NaN in sample 5, on rank 1. Parameters updated after it would be named before the node.
 TEST(DeviceOffloadFaultTest, ANanOnOneRankEndsAllBeforeAnUpdate) {
   ModelFolder folder;
   std::string inputs = onnx_bytes::linear_inputs();
@@ -139,7 +139,7 @@ TEST(DeviceOffloadFaultTest, ANanOnOneRankEndsAllBeforeAnUpdate) {
   }
 }
 
-// Shards are saved from where they rest: of the device only constants and statistics are read.
+// Shards are saved from pinned memory; only constants and statistics are read from the device.
 TEST(DeviceOffloadCheckpointTest, GoesOnFromWhatAnotherDeviceSavedAndTheOtherWayRound) {
   const Words command = small_mlp(2) + Words{"--param-dtype", "float16"};
   const testing_data::TempFolder folder;
@@ -183,8 +183,8 @@ TEST(DeviceOffloadCheckpointTest, ASaveReadsNoShardFromTheDevice) {
   }
 }
 
-// Updates more cost copies, launches and waits: one for the upload, one for the update before, and
-// one for the gradient of each unit.
+// More updates cost only copies, launches and waits: one for the upload, one for the update before,
+// and one for each unit's gradient.
 TEST(DeviceOffloadCountTest, ALongerRunNeitherAllocatesNorSynchronizesMore) {
   constexpr long kUnits = 3;
   const auto counts = [](const char* what, const Words& more) {
@@ -254,7 +254,7 @@ TEST(DeviceOffloadTrafficTest, AnUpdateCopiesTheBytesThatWereSaid) {
   }
 }
 
-// The last update of an epoch: one rank has fewer samples than the other, or none.
+// The last update in an epoch: one rank has fewer samples than the other, or none.
 TEST(DeviceOffloadUnevenTest, SharesOfDifferentSizeGiveTheBitsOfTheCpu) {
   for (const size_t samples : {27u, 15u}) {
     ModelFolder folder;
@@ -346,7 +346,7 @@ TEST(DeviceOffloadThreadsTest, TheNumberOfThreadsChangesNoBit) {
   EXPECT_TRUE(one == trained("3"));
 }
 
-// Parameters and AdamW's two states, of twice the limit.
+// Parameters and AdamW's two states, twice the limit.
 TEST(DeviceOffloadMemoryTest, AModelWhoseStatesAreTwiceTheLimitTrains) {
   const ModelFolder folder;
   constexpr int kLayers = 12, kWidth = 512;

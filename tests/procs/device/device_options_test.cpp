@@ -155,7 +155,7 @@ TEST(DeviceOptions, NamedTestsExist) {
   for (const OptionRow& row : all_rows()) expect_tests(row);
 }
 
-// Operators that devices have no kernel for, and the reason.
+// Operators without a kernel on devices, and the reason.
 struct Missing {
   std::string_view name, reason;
 };

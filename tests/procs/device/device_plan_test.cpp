@@ -82,7 +82,7 @@ std::map<std::string, int> planned_operators(const std::string& model, const Wor
   return found;
 }
 
-// Heads are read and written where products leave and want them, forwards and backwards.
+// Heads are read and written where products leave and want them, in forward and backward.
 TEST(DevicePlan, NothingIsCopiedAroundAttention) {
   for (const char* model : {"bert_tiny/model.onnx", "gpt2_tiny/model.onnx"}) {
     for (const char* device : {"cuda", "cpu"}) {
@@ -119,7 +119,7 @@ TEST(DevicePlan, ItsBytesAndEventsAreTheRuns) {
     EXPECT_EQ(machine.at("here"), true);
     EXPECT_EQ(machine.at("device_bytes"), run.counts.at("bytes"));
     EXPECT_EQ(machine.at("pinned_bytes"), run.counts.at("pinned_bytes"));
-    // Programs share events; each of two slots has two.
+    // Programs share events; each of the two slots has two more.
     int most = 0;
     for (const Json& program : plan.at("programs"))
       most = std::max<int>(most, program.at("events"));
@@ -156,7 +156,7 @@ TEST(DevicePlan, AStepHasItsStreamAndAnEventIsWaitedForBehindItsRecord) {
   EXPECT_THAT(text.out, HasSubstr("no times: nothing measures GPUs yet"));
 }
 
-// A device may leave room between rows of such widths.
+// A device may leave room between rows with these widths.
 bool has_odd_rows(const Json& values) {
   for (const std::string text : values) {
     const size_t last = text.find_last_of("[,");

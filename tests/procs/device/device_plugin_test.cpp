@@ -65,7 +65,7 @@ TEST(DevicePluginFaultTest, AFunctionThatIsMissingIsNamedOrLeftToTheCpu) {
   expect_same_bits(on_cpu(command), chosen);
 }
 
-// In a capture, and in a step that is launched: one line with the node and the step.
+// In a captured step, and in a launched one: one line with the node and the step.
 TEST(DevicePluginFaultTest, WhatAPlugInSaysEndsTheRun) {
   const Words environment{"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE, "OFSDP_DEVICE_PLUGIN=fails"};
   for (const char* graph : {"on", "off"}) {

@@ -69,7 +69,7 @@ TEST(DeviceSameBitsChoiceTest, WhatNeedsExactNormsOfParametersIsRefusedOrLeftToT
       << chosen.run.out;
 }
 
-// The operators of the CUDA library: the same file on 1, 2 and 3 ranks, which is not the CPU's.
+// The CUDA library's operators: the same file on 1, 2 and 3 ranks, different from the CPU's.
 TEST(DeviceSameBitsOperatorsTest, TheCudaKernelsGiveTheSameBitsOnAnyNumberOfRanks) {
   const Words command = fsdp_run({fixture("gpt2_tiny/model.onnx"), "--loss", "cross_entropy",
                                   "--data", "synthetic", "--eval-data", "none",

@@ -50,7 +50,7 @@ TEST_P(DeviceTest, GivesTheBitsOfTheCpu) {
   expect_bits_of_the_cpu(GetParam().command, {"graph_launches"});
 }
 
-// Updates more cost copies, launches and waits for the update before, and nothing else.
+// More updates cost only copies, launches and waits for the update before.
 TEST(DeviceCountTest, ALongerRunNeitherAllocatesNorSynchronizesMore) {
   const auto counts = [](const Words& more) {
     Trained run = on_counting_device(fsdp_run({fixture("mlp/model.onnx"), "--loss", "cross_entropy",
@@ -125,7 +125,7 @@ TEST(DeviceChoiceTest, AnOperatorWithoutAKernelIsNamedOrLeftToTheCpu) {
   expect_same_bits(on_cpu(small_mlp()), chosen);
 }
 
-// The device has a kernel of that name, but it is not the plug-in's.
+// The device has a kernel with that name, but it is not the plug-in's.
 TEST(DeviceChoiceTest, AnOperatorThatAPlugInReplacesIsNotTheDevices) {
   const Words environment{"OFSDP_CUDA_LIBRARY=" OFSDP_COUNTING_DEVICE, "OFSDP_BAD_PLUGIN=built_in"};
   const Words command = small_mlp() + Words{"--plugin", OFSDP_BAD_PLUGIN, "--plugin-override"};

@@ -20,7 +20,7 @@ struct Event {
 
 struct Trace {
   std::map<std::pair<int, int>, std::vector<Event>> rows;  // by rank and row, in order of begin
-  std::map<int, std::string> names;                        // of rows
+  std::map<int, std::string> names;                        // the rows' names
   Trained run;
 
   std::vector<std::string> of(int rank, int row, int64_t update) const {
@@ -63,7 +63,7 @@ Trace traced(const Words& command, const Words& more = {}, int seed = 1) {
   return trace;
 }
 
-// One after the other, and nodes inside of an update where there are updates.
+// One after the other; nodes lie inside an update if there are updates.
 void expect_nested(const Trace& trace, bool updates = true) {
   for (const auto& [row, events] : trace.rows) {
     double update_ends = 0, ends = 0;
@@ -116,7 +116,7 @@ TEST(DeviceTrace, ChangesNoBitAndLetsOtherUpdatesReplay) {
   const Trace trace = traced(command);
   expect_same_bits(plain, trace.run);
   EXPECT_EQ(trace.updates(), (std::set<int64_t>{1, 2, 3, 4, 100}));
-  // The first runs step by step without a trace as well.
+  // The first update runs step by step without a trace too.
   EXPECT_EQ(plain.counts.at("graph_launches") - trace.run.counts.at("graph_launches"), 4);
   EXPECT_FALSE(trace.run.counts.contains("kernels_made_late"));
 }
@@ -140,7 +140,7 @@ TEST(DeviceTrace, OfSeveralRanksHasTheSameOfEach) {
 }
 
 TEST(DeviceTrace, OfAnOffloadHasItsCopiesAndTheUpdatesOfTheHost) {
-  // Parameters for forward and, but for the last unit's, for backward; or new ones when they are.
+  // `params`: parameters for forward and, except the last unit's, for backward; else the new ones.
   const Words gathered{"copy u0 fc1.weight", "copy u1 fc2.weight", "copy u2 root",
                        "copy u1 fc2.weight"};
   const Words landed{"copy u2 root", "copy u1 fc2.weight", "copy u0 fc1.weight"};

@@ -16,7 +16,7 @@ Words train_artifacts(const std::string& folder, int world, const char* steps = 
          ranks(world);
 }
 
-// The files that a run writes into a folder.
+// A run's files in a folder.
 struct Folder {
   Finished run;
   std::vector<nlohmann::json> rows;
@@ -212,7 +212,7 @@ TEST(DeviceTrainingInfoOperatorsTest, TheCudaKernelsGiveTheLossesOfTheCpu) {
   }
 }
 
-// Optimizers of plug-ins update in host memory, also where no option says so.
+// A plug-in's optimizer updates in host memory, even if no option says so.
 TEST(DevicePluginOptimizerTest, UpdatesWhatIsOffloaded) {
   const auto command = [](const char* name, int world) {
     return small_mlp(world) +

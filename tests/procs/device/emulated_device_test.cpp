@@ -12,7 +12,7 @@ namespace emulated_device_test {
 struct Case {
   const char* name;
   Words command;
-  std::vector<std::string> operators;  // some that the model must have asked the device for
+  std::vector<std::string> operators;  // some that the model must request from the device
 };
 
 Words with_loss(const std::string& model) {
@@ -79,7 +79,7 @@ class EmulatedDevice : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Models, EmulatedDevice, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
-// The operators of the run's programs, as the device was asked for them.
+// The operators that the run's programs requested from the device.
 std::vector<std::string> operators_of(const Trained& run) {
   std::vector<std::string> names;
   for (const auto& [name, count] : run.counts) {

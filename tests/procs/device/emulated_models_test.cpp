@@ -1,5 +1,5 @@
 // Every kind of exported model in tests/oracle/cases trains with the CUDA kernels on the emulated
-// device: each node has a kernel, forwards and backwards, and the losses are the CPU's within 5e-5.
+// device: each node has a kernel, in forward and backward, and losses are the CPU's within 5e-5.
 #include <filesystem>
 
 #include "tests/support/device_runs.h"
@@ -19,7 +19,7 @@ std::vector<std::string> kinds() {
   return names;
 }
 
-// Takes the last by name of several exporters': "legacy" ones.
+// The last file by name among several exporters': the "legacy" one.
 std::string graph_of(const std::string& kind) {
   std::string last;
   for (const auto& entry : std::filesystem::directory_iterator(kCases + kind)) {
@@ -59,7 +59,7 @@ TEST_P(EmulatedModels, GiveTheLossesOfTheCpu) {
   expect_the_losses_of_the_cpu(GetParam(), {}, 5e-5);
 }
 
-// Sums in another order are rounded to other neighbours.
+// Sums in another order round to other neighbours.
 TEST_P(EmulatedModels, GiveTheLossesOfTheCpuInBfloat16) {
   expect_the_losses_of_the_cpu(GetParam(), {"--param-dtype", "bfloat16"}, 1e-2);
 }

@@ -20,8 +20,8 @@ using testing_data::npy;
 // rows in one axis, as before opset 13.
 enum class Last { kBatchFirst, kTimeFirst, kFlatSoftmax };
 
-// logits = x w + b for five time steps. All weights
-// are 0, so each class has a third of the probability.
+// logits = x w + b for five time steps. All weights are 0, so each class has a third of the
+// probability.
 class TimeSteps : public ModelFolder {
  public:
   static constexpr uint64_t kSteps = 5, kSamples = 6;

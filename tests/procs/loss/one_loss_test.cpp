@@ -52,7 +52,7 @@ class WeightedLosses : public ModelFolder {
 
   static float bit(size_t i) { return i * i % 5 < 2 ? 1 : 0; }
 
-  // Losses of three updates. `weights`: for classes or for positive labels.
+  // Losses in three updates. `weights`: for classes or for positive labels.
   std::vector<double> expected(const Triple& weights) const {
     const std::vector<float> from = linear_weights();
     std::vector<double> w(from.begin(), from.end()), losses;
@@ -168,7 +168,7 @@ TEST(ValueLoss, DevicesGiveTheBitsOfTheCpu) {
   }
 }
 
-// A probability of 0 counts as e^-100, and does not make the gradient NaN.
+// A probability of 0 counts as e^-100, and makes no NaN in the gradient.
 TEST(WeightedLoss, AProbabilityOfZeroCountsAHundred) {
   WeightedLosses folder(Head::kSigmoid);
   SmallModel model = linear_model();
@@ -233,7 +233,7 @@ TEST(ScoresBefore, BceWithLogitsTakesThoseBeforeASigmoid) {
                       "bits", {"loss", "auc"});
 }
 
-// As scikit-learn's converter writes two classes: the loss reads the logit.
+// Two classes as scikit-learn's converter writes them: the loss reads the logit.
 TEST(ScoresBefore, TwoClassesOfASigmoid) {
   const WeightedLosses folder(Head::kScores);
   SmallModel model = linear_model();

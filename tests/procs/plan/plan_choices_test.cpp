@@ -58,7 +58,7 @@ TEST(PlanOfManyRanks, GoesUpToTheRanksOfARun) {
 
 Words no_shard() { return Words{"--strategy", "no_shard"} + ranks(2); }
 
-// The bytes that a part of the run's peak are.
+// A part of the run's peak, as bytes.
 std::string part_of_peak(const Words& command, double part) {
   const auto bytes = static_cast<double>(peak(parsed(command + Words{"--json"})));
   return std::to_string(static_cast<int64_t>(part * bytes));
@@ -68,7 +68,7 @@ std::string first_lines(const std::string& text) { return text.substr(0, 2000); 
 
 int lines_of(const std::string& text) { return static_cast<int>(std::ranges::count(text, '\n')); }
 
-// Every printed command, typed again, has the peak that was promised.
+// Every printed command, typed again, has the promised peak.
 void expect_promises_kept(const Json& answer) {
   ASSERT_FALSE(answer.at("runs").empty());
   for (const Json& run : answer.at("runs")) {
@@ -136,7 +136,7 @@ TEST(PlanFit, SaysThatTheRunFitsOrThatNothingDoes) {
   EXPECT_THAT(wrong.err, HasSubstr("--fit: expected bytes such as 24GiB, found 'much'"));
 }
 
-// A change that is said to keep the bits does.
+// A change that promises the same bits keeps them.
 TEST(PlanFit, SameBitsAreTheSameBits) {
   const TempFolder folder;
   int compared = 0;
@@ -193,7 +193,7 @@ TEST(PlanCompare, CountsTheBytesThatARankReceives) {
     const Json& plan = both.at("plans")[side];
     int64_t padded = 0;
     for (const Json& unit : plan.at("units")) padded += unit.at("padded_numel").get<int64_t>();
-    const int64_t parts = side == 0 ? 2 : 1;  // of three quarters
+    const int64_t parts = side == 0 ? 2 : 1;  // three quarters each
     EXPECT_EQ(plan.at("received_bytes"), parts * padded * 4 * 3 / 4) << side;
   }
 }

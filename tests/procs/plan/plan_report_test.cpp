@@ -133,7 +133,7 @@ TEST(PlanReport, AutoTakesWhatFitsTheLimitAndIsPredictedToBeTheFastest) {
   const Words limit{"--memory-limit", std::to_string(least)};
   EXPECT_EQ(planned_blocks(blocks("auto") + limit).at("strategy"), "full_shard");
 
-  // Between hosts that are slow to reach each other, a copy on each beats one that all share.
+  // Between hosts with a slow link, a copy on each host beats one that all share.
   const testing_data::TempFolder folder;
   std::ofstream(folder.path() + "/t.yaml") << "hosts: 2\nranks_per_host: 4\n"
                                               "inside: {alpha_us: 1, beta_gbs: 100}\n"

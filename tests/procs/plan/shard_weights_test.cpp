@@ -32,7 +32,7 @@ Words train(int steps) {
          limits(steps);
 }
 
-// As many ranks as weights, strategy by strategy.
+// As many ranks as weights, under every strategy.
 class WeightsTest : public testing::TestWithParam<const char*> {
  protected:
   std::string given() const { return GetParam(); }
