@@ -210,6 +210,179 @@ class AngleReaders {
   std::set<ValueId> seen_;
 };
 
+// Slopes of positions, one a head: products with positions are added to the scores of an attention,
+// and go nowhere else (ALiBi). Tables that positions index are no slopes: they are learned.
+class SlopeReaders {
+ public:
+  SlopeReaders(const Graph& graph, const GraphUses& uses) : graph_(graph), uses_(uses) {}
+
+  bool all_add_to_scores(const Parameter& p) const {
+    const Shape& shape = graph_.value(p.value).desc.shape;
+    return std::ranges::count_if(shape.axes(), [](int64_t n) { return n > 1; }) <= 1 &&
+           only_scores(p.value, false);
+  }
+
+ private:
+  // `multiplied`: by positions, before `value`.
+  bool only_scores(ValueId value, bool multiplied) const {
+    const std::vector<size_t>& readers = uses_.readers(value);
+    return !readers.empty() && std::ranges::all_of(readers, [&](size_t reader) {
+      const Node& node = graph_.nodes[reader];
+      if (is_operator(node, "Shape")) return true;
+      if (moves_elements(node)) return only_scores(node.outputs[0], multiplied);
+      if (is_operator(node, "Mul")) {
+        const ValueId other = other_operand(node, value);
+        return is_made_of_positions(other) &&
+               only_scores(node.outputs[0], multiplied || tells_positions(other));
+      }
+      return multiplied && adds_to_scores(node, value);
+    });
+  }
+
+  bool adds_to_scores(const Node& node, ValueId value) const {
+    if (is_bias_of_attention(node, value)) return true;
+    const bool sum = is_operator(node, "Add") || is_operator(node, "Sub");
+    if (sum && !is_made_of_positions(other_operand(node, value)))
+      return are_scores(other_operand(node, value)) && reaches_softmax(node.outputs[0]);
+    const bool passed = sum || is_operator(node, "Neg") || is_operator(node, "Where");
+    return passed && only_scores(node.outputs[0], true) &&
+           std::ranges::all_of(node.inputs,
+                               [&](ValueId id) { return id == value || is_made_of_positions(id); });
+  }
+
+  static ValueId other_operand(const Node& node, ValueId value) {
+    return node.inputs[node.inputs[0] == value ? 1 : 0];
+  }
+
+  static bool moves_elements(const Node& node) {
+    static const std::set<std::string> kMoving = {"Cast",  "Transpose", "Concat", "Expand",
+                                                  "Slice", "Tile",      "Split"};
+    return node.op->view || kMoving.contains(node.op->full_name());
+  }
+
+  static bool is_bias_of_attention(const Node& node, ValueId value) {
+    static const std::map<std::string, size_t> kBiases = {
+        {"Attention", 3},
+        {"com.microsoft.Attention", 5},
+        {"com.microsoft.MultiHeadAttention", 5},
+        {"com.microsoft.GroupQueryAttention", 10}};
+    const auto found = kBiases.find(node.op->full_name());
+    return found != kBiases.end() && found->second < node.inputs.size() &&
+           node.inputs[found->second] == value && std::ranges::count(node.inputs, value) == 1;
+  }
+
+  // Returns whether the value depends on no parameter with an axis and on no input but positions
+  // and masks. Nearest values come first, so that a value of the network is told soon.
+  bool is_made_of_positions(ValueId value) const {
+    std::vector<ValueId> open{value};
+    std::set<ValueId> seen{0, value};
+    for (size_t at = 0; at < open.size(); ++at) {
+      const Value& v = graph_.value(open[at]);
+      if (v.kind == ValueKind::kInput && !is_position_or_mask(v)) return false;
+      if (v.kind == ValueKind::kParameter && v.desc.shape.rank() > 0) return false;
+      const Node* const made = maker(open[at]);
+      if (made == nullptr || v.desc.dtype == DType::kBool || is_operator(*made, "Shape")) continue;
+      for (const ValueId id : made->inputs) {
+        if (seen.insert(id).second) open.push_back(id);
+      }
+    }
+    return true;
+  }
+
+  static bool is_position_or_mask(const Value& input) {
+    return !is_floating(input.desc.dtype) && (input.name.find("pos") != std::string::npos ||
+                                              input.name.find("mask") != std::string::npos);
+  }
+
+  // Returns whether the elements differ by position: a mask alone does not tell it. REQUIRES: the
+  // value is made of positions.
+  bool tells_positions(ValueId value) const {
+    const Value& v = graph_.value(value);
+    if (v.kind == ValueKind::kInput) return v.name.find("pos") != std::string::npos;
+    const Node* const made = maker(value);
+    if (made == nullptr) return v.constant != nullptr && v.constant->desc.numel() > 1;
+    if (is_operator(*made, "CumSum") || is_operator(*made, "Range")) return true;
+    if (v.desc.dtype == DType::kBool || is_operator(*made, "Shape")) return false;
+    const bool moved = moves_elements(*made) && !is_operator(*made, "Concat");
+    const auto end = moved ? made->inputs.begin() + 1 : made->inputs.end();
+    return std::any_of(made->inputs.begin(), end, [&](ValueId id) { return tells_positions(id); });
+  }
+
+  // Returns whether a product of two values of the network makes it, perhaps scaled and masked.
+  bool are_scores(ValueId value) const {
+    const Node* const made = maker(value);
+    if (made == nullptr) return false;
+    if (is_operator(*made, "MatMul") || is_operator(*made, "com.microsoft.FusedMatMul") ||
+        is_operator(*made, "Einsum")) {
+      return std::ranges::none_of(made->inputs, [&](ValueId id) { return is_weight(id); });
+    }
+    static const std::set<std::string> kScaling = {"Mul", "Div", "Add", "Sub", "Where"};
+    const bool scaled = kScaling.contains(made->op->full_name());
+    if (!scaled && !moves_elements(*made)) return false;
+    return std::ranges::any_of(made->inputs, [&](ValueId id) { return are_scores(id); });
+  }
+
+  bool is_weight(ValueId value) const {
+    const Node* made = maker(value);
+    while (made != nullptr && moves_elements(*made)) {
+      value = made->inputs[0];
+      made = maker(value);
+    }
+    return made == nullptr && graph_.value(value).kind != ValueKind::kInput;
+  }
+
+  bool reaches_softmax(ValueId value) const {
+    static const std::set<std::string> kPassing = {"Mul", "Div", "Add", "Sub", "Where", "Max"};
+    return std::ranges::any_of(uses_.readers(value), [&](size_t reader) {
+      const Node& node = graph_.nodes[reader];
+      if (is_operator(node, "Softmax")) return true;
+      return (moves_elements(node) || kPassing.contains(node.op->full_name())) &&
+             reaches_softmax(node.outputs[0]);
+    });
+  }
+
+  const Node* maker(ValueId id) const {
+    const int n = uses_.maker(id);
+    return n < 0 ? nullptr : &graph_.nodes[static_cast<size_t>(n)];
+  }
+
+  const Graph& graph_;
+  const GraphUses& uses_;
+};
+
+// Returns whether only group normalizations read it, as PyTorch's exporters write them: an instance
+// normalization of groups between two reshapes, then the weights of the channels.
+bool is_of_groups(const Graph& graph, const GraphUses& uses, const Parameter& p) {
+  const auto reshapes = [&](size_t n) { return is_operator(graph.nodes[n], "Reshape"); };
+  const auto scales = [&](size_t n) { return is_operator(graph.nodes[n], "Mul"); };
+  const auto& readers = uses.readers(p.value);
+  return !readers.empty() && std::ranges::all_of(readers, [&](size_t reader) {
+    const Node& node = graph.nodes[reader];
+    if (!is_operator(node, "InstanceNormalization") || node.inputs[0] == p.value) return false;
+    const int before = uses.maker(node.inputs[0]);
+    const auto& after = uses.readers(node.outputs[0]);
+    if (before < 0 || !reshapes(static_cast<size_t>(before)) || after.size() != 1) return false;
+    const auto& next = uses.readers(graph.nodes[after[0]].outputs[0]);
+    return reshapes(after[0]) && (is_unnamed_value(p.name) || std::ranges::all_of(next, scales));
+  });
+}
+
+// Operands that an operator reads as a setting: OneHot's [off, on], the window of an STFT.
+std::string reader_of_setting(const Graph& graph, const GraphUses& uses, ValueId value) {
+  static const std::map<std::string, size_t> kSettings = {{"OneHot", 2}, {"STFT", 2}};
+  for (const size_t reader : uses.readers(value)) {
+    const Node& node = graph.nodes[reader];
+    const auto found = kSettings.find(node.op->full_name());
+    const bool sets = found != kSettings.end() && found->second < node.inputs.size() &&
+                      node.inputs[found->second] == value;
+    if (sets) return node.op->name;
+    if (!node.op->view && !is_operator(node, "Cast")) continue;
+    const std::string next = reader_of_setting(graph, uses, node.outputs[0]);
+    if (!next.empty()) return next;
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string why_not_by_rule(const Graph& graph, const GraphUses& uses, const Parameter& p) {
@@ -221,6 +394,10 @@ std::string why_not_by_rule(const Graph& graph, const GraphUses& uses, const Par
   if (is_operand_of_rotary(graph, uses, p)) return "only cos and sin inputs read it";
   if (RotationReaders(graph, uses).all_rotate(p.value)) return "a table of cosines or sines";
   if (AngleReaders(graph, uses, p).all_make_angles()) return "frequencies of cosines and sines";
+  if (SlopeReaders(graph, uses).all_add_to_scores(p)) return "slopes of an attention's positions";
+  if (is_of_groups(graph, uses, p)) return "one number a group of a normalization";
+  const std::string setting = reader_of_setting(graph, uses, p.value);
+  if (!setting.empty()) return "a setting of " + setting;
   if (is_tensor_of_code(graph, p)) return "a tensor of the module's code";
   const Shape& shape = graph.value(p.value).desc.shape;
   if (shape.rank() == 0) return "rank 0";

@@ -6,6 +6,10 @@
 //             /encoder/Constant_3_output_0, and other weights have names of parameters
 //   tables    that only rotations of rotary embeddings read, as an operator or in plain nodes, and
 //             frequencies that positions multiply to angles of Cos and Sin
+//   slopes    one a head, that only positions multiply before they are added to an attention's
+//             scores; a table that positions index is a weight
+//   groups    scale and shift of an instance normalization that stands for one of groups
+//   settings  [off, on] of OneHot, the window of an STFT
 //   numbers   of rank 0; one element that an operator reads as a bound, a fill or a choice
 //             (OpDef::reads_number), that scales both factors of a product, or has a name that
 //             PyTorch's exporter gives to values without one: val_12

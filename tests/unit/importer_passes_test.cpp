@@ -241,6 +241,16 @@ TEST_F(Passes, LossCountsKeptLabelsWhereTheyAreAColumn) {
   EXPECT_FALSE(loss_count(maker.graph).by_label || loss_count(maker.graph).form == TermForm::kSum);
 }
 
+// Returns the names that a run without --train and --freeze trains.
+std::set<std::string> trained_names(const Graph& graph) {
+  const Graph chosen = *choose_candidates(graph, {});
+  std::set<std::string> names;
+  for (const Parameter& p : chosen.parameters) {
+    if (p.trained) names.insert(p.name);
+  }
+  return names;
+}
+
 TEST_F(Passes, TrainedSetFollowsNamesThenRules) {
   for (const auto& [name, shape] : {std::pair<const char*, Shape>{"fc.weight", {4, 4}},
                                     {"scale", {}},
@@ -305,12 +315,8 @@ TEST_F(Passes, OneNumberThatScalesBothFactorsIsNotTrained) {
   maker.node("MatMul", "y3", {maker.node("Mul", "s", {q, square}), maker.parameter("w", {4, 4})});
   maker.node("Mul", "y4", {q, number("val_7")});
   maker.node("Mul", "y5", {q, number("val_scale")});
-  const Graph graph = *choose_candidates(maker.graph, {});
-  std::set<std::string> names;
-  for (const Parameter& p : graph.parameters) {
-    if (p.trained) names.insert(p.name);
-  }
-  EXPECT_EQ(names, (std::set<std::string>{"left", "right", "square", "val_scale", "w"}));
+  EXPECT_EQ(trained_names(maker.graph),
+            (std::set<std::string>{"left", "right", "square", "val_scale", "w"}));
 }
 
 // x cos + half(x) sin, as PyTorch's exporter folds the tables of rotary embeddings.
@@ -330,12 +336,65 @@ TEST_F(Passes, TablesOfARotationAreNotTrained) {
       maker.node("Concat", "half", {negative, cut("a", 0, 2)}, {{"axis", int64_t{2}}});
   rotate("y1", half, table("cos"), table("sin"));
   rotate("y2", x, table("scale"), table("other"));  // no rotation
-  const Graph graph = *choose_candidates(maker.graph, {});
-  std::set<std::string> names;
-  for (const Parameter& p : graph.parameters) {
-    if (p.trained) names.insert(p.name);
-  }
-  EXPECT_EQ(names, (std::set<std::string>{"other", "scale"}));
+  EXPECT_EQ(trained_names(maker.graph), (std::set<std::string>{"other", "scale"}));
+}
+
+// Scores plus slopes times positions, as PyTorch's exporter writes Bloom; near misses are weights.
+TEST_F(Passes, SlopesOfPositionsAreNotTrained) {
+  const ValueId q = maker.input("q", {DType::kFloat32, {2, 2, 3, 4}});
+  const ValueId k = maker.input("k", {DType::kFloat32, {2, 2, 4, 3}});
+  const ValueId mask = maker.input("attention_mask", {DType::kInt64, {2, 1, 1, 3}});
+  const ValueId distance = maker.input("distance", {DType::kInt64, {2, 1, 1, 3}});
+  const Attributes to_float{{"to", int64_t{1}}};
+  const auto as_float = [&](const std::string& name, ValueId x) {
+    return maker.node("Cast", name, {x}, to_float);
+  };
+  const auto attend = [&](const std::string& name, ValueId bias) {
+    const ValueId scores = maker.node("MatMul", name + ".qk", {q, k});
+    maker.node("Softmax", name, {maker.node("Add", name + ".sum", {scores, bias})});
+  };
+  const auto times = [&](const std::string& name, Shape shape, ValueId other) {
+    return maker.node("Mul", name + ".mul", {maker.parameter(name, shape), other});
+  };
+  const ValueId last = maker.ints({-1});
+  const ValueId positions = as_float("p", maker.node("CumSum", "sums", {mask, last}));
+  const ValueId kept = as_float("m", mask);
+  attend("y1", times("slopes", {2, 1, 1}, positions));
+  attend("y2", maker.node("Sub", "masked", {times("more", {1, 2, 1, 1}, positions), kept}));
+  attend("y3", times("table_kept", {1, 2, 3, 3}, positions));  // a table of positions
+  attend("y4", times("of_mask", {2, 1, 1}, kept));
+  attend("y5", times("of_data", {2, 1, 1}, as_float("d", distance)));
+  attend("y6", maker.node("Gather", "row", {maker.parameter("table", {3}), mask}));
+  attend("y7", maker.node("Exp", "e", {times("logs", {2, 1, 1}, positions)}));
+  attend("y8", maker.parameter("bias", {2, 1, 1}));
+  const ValueId feature = times("of_feature", {2, 1, 1}, positions);
+  maker.node("Softmax", "y9", {maker.node("Add", "f", {k, feature})});
+  const ValueId both = times("of_both", {2, 1, 1}, positions);
+  attend("y10", both);
+  maker.node("Relu", "y11", {both});
+  EXPECT_EQ(trained_names(maker.graph),
+            (std::set<std::string>{"table_kept", "of_mask", "of_data", "table", "logs", "bias",
+                                   "of_feature", "of_both"}));
+}
+
+// Values of an operator that are no weights, whatever their size.
+TEST_F(Passes, SettingsOfAnOperatorAreNotTrained) {
+  const ValueId x = maker.input("x", {DType::kFloat32, {2, 8, 1}});
+  const ValueId classes = maker.input("classes", {DType::kInt64, {2}});
+  const ValueId off_on = maker.parameter("off_on", {2});
+  maker.node("OneHot", "y1", {classes, maker.ints({7}), off_on});
+  maker.node("STFT", "y2", {x, maker.ints({2}), maker.parameter("window", {4})});
+  const auto groups = [&](const std::string& name) {
+    const ValueId in = maker.node("Reshape", name + ".in", {x, maker.ints({2, 2, -1})});
+    const ValueId normal = maker.node(
+        "InstanceNormalization", name + ".norm",
+        {in, maker.parameter(name + ".ones", {2}), maker.parameter(name + ".zeros", {2})});
+    return maker.node("Reshape", name + ".out", {normal, maker.ints({2, 8})});
+  };
+  maker.node("Mul", "y3", {groups("group"), maker.parameter("weight", {8})});
+  maker.node("Relu", "y4", {groups("instance")});  // its own scale and shift
+  EXPECT_EQ(trained_names(maker.graph),
+            (std::set<std::string>{"instance.ones", "instance.zeros", "weight"}));
 }
 
 TEST_F(Passes, NothingToTrainAndAnUnreachedLossAreErrors) {
