@@ -24,7 +24,7 @@ class AttentionStatistics : public ::testing::Test {
  protected:
   AttentionStatistics() { x = maker.input("x", {DType::kFloat32, {2, 3, 8}}); }
 
-  // [2, 2, 3, 4] of [2, 3, 8]
+  // [2, 2, 3, 4] from [2, 3, 8]
   ValueId heads(const std::string& name) {
     const ValueId rows = maker.node("MatMul", name, {x, maker.parameter("w" + name, {8, 8})});
     const ValueId split = maker.node("Reshape", name + "4", {rows, maker.ints({2, 3, 2, 4})});
@@ -151,7 +151,7 @@ TEST_F(AttentionStatistics, AYThatBackwardReadsItselfIsReadAsItIs) {
   EXPECT_FALSE(gradient.attributes.has("y_perm"));
 }
 
-// As a GPT-2 has them: one product gives all heads of a row, queries first, then keys, then values.
+// As in GPT-2: one product gives all heads in a row, queries first, then keys, then values.
 TEST_F(AttentionStatistics, KeysAndValuesMayLieInTheTensorOfQueries) {
   constexpr int64_t kHeads = 2, kRows = 3, kWidth = 4, kRow = 3 * kHeads * kWidth;
   Attributes attributes;
@@ -204,7 +204,7 @@ TEST_F(AttentionStatistics, WhatTheDeviceDoesNotTakeStays) {
   }
 }
 
-// A cache is not among the operands of a node that keeps them.
+// A node that keeps statistics takes no cache.
 TEST_F(AttentionStatistics, AttentionWithCachedKeysStays) {
   const ValueId past = maker.input("past", {DType::kFloat32, {2, 2, 5, 4}});
   const ValueId y =
@@ -244,7 +244,7 @@ TEST_F(AttentionStatistics, OfARecomputedBlockTheCloneKeepsThem) {
   EXPECT_EQ(graph.value(gradient.inputs[6]).name, "yt");
 }
 
-// Cheap nodes are made again around an Attention that is kept: the gradient reads clones of Q, K,
+// Cheap nodes are made again around a kept Attention: its gradient reads clones of Q, K and
 // V.
 TEST_F(AttentionStatistics, OfCheapRecomputationTheForwardNodeKeepsThem) {
   const ValueId y = maker.node("Attention", "a", {heads("q"), heads("k"), heads("v")});

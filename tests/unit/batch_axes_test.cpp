@@ -31,7 +31,7 @@ class Inputs {
     maker.graph.value(id).declared = std::move(dims);
   }
 
-  // A column's sizes of axes, symbols as their names: "batch 2 4".
+  // A column's axis sizes, symbols by name: "batch 2 4".
   std::string column(const std::string& name, const BatchAxes& given = {}) const {
     const auto made = with_samples_first(maker.graph, given);
     if (!made.ok()) return made.error().message();
@@ -96,7 +96,7 @@ TEST(BatchAxes, RefusesAColumnThatFitsTwoWays) {
   EXPECT_EQ(refused({3, 4}, {}), "");  // [2, 3, 4] alone
 }
 
-// A state [2, batch, 3] is read as the file has it.
+// Nodes read a state [2, batch, 3] in the file's order.
 TEST(BatchAxes, NodesReadTheFilesOrder) {
   Inputs inputs;
   inputs.add("state", {of(2), named("batch"), of(3)});
@@ -128,7 +128,7 @@ TEST(BatchAxes, AQuestionMarkIsAnAxisOfItsOwn) {
   EXPECT_EQ(shapes->at("image"), (Shape{2, 7, 3}));
 }
 
-// Predictions of x [batch, 3, 4]. Each is made for 6 samples and for 12.
+// Predictions from x [batch, 3, 4]. Each is made for 6 samples and for 12.
 class Orders {
  public:
   using Build = std::function<ValueId(testing::GraphMaker&, ValueId x, int64_t batch)>;
@@ -209,7 +209,7 @@ TEST(SampleOrders, TheFlagDecidesWhereNodesDoNot) {
   EXPECT_THAT(odd.outer(6, 1, {{"y", 2}}), HasSubstr("--batch-axis y=2"));
 }
 
-// [2, batch, 3] out of [batch, 6], and back.
+// [2, batch, 3] from [batch, 6], and back.
 TEST(SampleOrders, LabelsAreBroughtIntoAnOrder) {
   const Registry registry = make_registry();
   testing::GraphMaker maker(registry);

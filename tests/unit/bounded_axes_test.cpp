@@ -19,7 +19,7 @@ using testing::GraphMaker;
 using ::testing::HasSubstr;
 using testing::operators;
 
-const int64_t kFloat = 1;  // ONNX's number of float32
+const int64_t kFloat = 1;  // ONNX's number for float32
 
 class BoundedAxesTest : public ::testing::Test {
  protected:

@@ -18,7 +18,7 @@ class Machine : public onnx_bytes::Folder {
     write("proc/meminfo",
           format_text("MemTotal:  {} kB\nMemFree:  1 kB\nSwapTotal:  {} kB\n", kilobytes, swap));
   }
-  // v2, with this process in `group` and `seen` the group that the mount shows.
+  // v2, with this process in `group`; the mount shows the group `seen`.
   void unified(const std::string& group, const std::string& seen = "/") const {
     write("proc/self/cgroup", "0::" + group + "\n");
     write("proc/self/mountinfo", "31 23 0:28 / /sys rw - sysfs sysfs rw\n42 31 0:39 " + seen +

@@ -75,7 +75,7 @@ void save(const std::string& dir, const std::string& type) {
   ASSERT_TRUE(committed.ok()) << committed.message();
 }
 
-// True when everything in it could be read.
+// True when every value could be read.
 bool read_all(const std::string& folder) {
   auto reader = CheckpointReader::open(folder);
   if (!reader.ok()) {
@@ -133,7 +133,7 @@ class Mutator {
     return text;
   }
 
-  // One value somewhere in it becomes another.
+  // Changes one value somewhere inside.
   void json(Json& j) {
     if (j.is_structured() && !j.empty() && below(8) != 0) {
       auto at = j.begin();
@@ -213,7 +213,7 @@ TEST_P(CheckpointFuzzTest, ChangedBytesAreAValueOrAnError) {
   Mutator mutator(static_cast<unsigned>(setting("OFSDP_FUZZ_SEED", 1)));
   const auto end = std::chrono::steady_clock::now() +
                    std::chrono::milliseconds(500 * setting("OFSDP_FUZZ_SECONDS", 2));
-  constexpr long kMin = 11;  // also where a round takes seconds, under an emulator
+  constexpr long kMin = 11;  // even if a round takes seconds, under an emulator
   long rounds = 0, good = 0;
   for (; rounds < kMin || std::chrono::steady_clock::now() < end; ++rounds) {
     const size_t which = mutator.below(6) < 4 ? 0 : 1 + mutator.below(2);

@@ -38,7 +38,7 @@ Shares dealt(const std::vector<Processor>& machine, int nproc, std::vector<int> 
   return shares;
 }
 
-// Four cores; the second threads have the numbers after all the first ones.
+// Four cores; second threads have the numbers after all first threads.
 const std::vector<Processor> kLaptop = {{0, 0, 0}, {0, 0, 1}, {0, 0, 2}, {0, 0, 3},
                                         {0, 0, 0}, {0, 0, 1}, {0, 0, 2}, {0, 0, 3}};
 // Two sockets with two cores each; the numbers alternate between sockets.
@@ -56,7 +56,7 @@ TEST(CoreShares, ARankStaysOnItsSocket) {
   EXPECT_EQ(dealt(kServer, 4), (Shares{{0, 4}, {2, 6}, {1, 5}, {3, 7}}));
 }
 
-// Cores of a node need not be neighbours by their identifiers.
+// A node's cores need not have neighbouring identifiers.
 TEST(CoreShares, ARankStaysOnItsMemoryNode) {
   const std::vector<Processor> machine = {{0, 0, 0}, {0, 1, 1}, {0, 0, 2}, {0, 1, 3}};
   EXPECT_EQ(dealt(machine, 2), (Shares{{0, 2}, {1, 3}}));

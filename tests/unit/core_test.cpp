@@ -114,7 +114,7 @@ TEST(HalfTest, KnownValues) {
   EXPECT_EQ(float_to_bfloat16(1.0f), 0x3f80);
 }
 
-// kat_vectors of Random123: philox 4x32, 10 rounds.
+// Random123's kat_vectors: philox 4x32, 10 rounds.
 TEST(PhiloxTest, KnownAnswers) {
   constexpr uint32_t kOnes = 0xffffffffu;
   EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}),

@@ -84,7 +84,7 @@ TEST_F(ColumnFileTest, NpyThatIsNotReadNamesWhy) {
                      {"x.npy", "header of 128 bytes", "found 50"});
 }
 
-// With one axis longer than 1 both orders have the same bytes. Quotes of JSON are Python's, too.
+// With one axis longer than 1 both orders have the same bytes. Python also takes JSON's quotes.
 TEST_F(ColumnFileTest, NpyWhoseOrderMakesNoDifference) {
   const std::string data = bytes_of(counted<float>(8));
   for (const auto& [shape, count] : {std::pair{"(8, 1)", 8}, {"(1, 8)", 1}, {"(1, 8, 1)", 1}}) {
@@ -154,7 +154,7 @@ TEST_F(ColumnFileTest, GzipIsInflatedOnceAndCounted) {
     ASSERT_TRUE(file->read(12 + 999 * 256, std::as_writable_bytes(std::span(row))).ok());
     EXPECT_EQ(row, counted<uint8_t>(256));
   }
-  // Two members in a row are one file, as gunzip has it.
+  // Two members in a row are one file, as for gunzip.
   Result<ColumnFile> two =
       open("y.gz", gzipped(bytes.substr(0, 70000)) + gzipped(bytes.substr(70000)));
   ASSERT_TRUE(two.ok()) << two.error().message();

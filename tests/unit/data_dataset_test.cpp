@@ -41,7 +41,7 @@ class DatasetTest : public ::testing::Test {
     return values;
   }
 
-  // One column "x" of one element a row, read whole as `to`.
+  // One column "x" with one element a row, read whole as `to`.
   template <typename To, typename From>
   std::vector<To> convert(const char* descr, DType to, const std::vector<From>& values) {
     set_.columns.clear();
@@ -115,7 +115,7 @@ TEST_F(DatasetTest, PixelsAreScaledStepByStepInFloat32) {
   }
 }
 
-// Channels on the first axis of a row, and on the last.
+// Channels on a row's first axis, and on the last.
 TEST_F(DatasetTest, EachChannelHasItsOwnMean) {
   Normalization by;
   by.means = {10, 20, 30};
@@ -216,7 +216,7 @@ TEST_F(DatasetTest, ShapesThatDoNotFit) {
   EXPECT_TRUE(bind({{"x", DType::kFloat32, {-1, 2}, true}}).ok());
   expect_input_error(bind({{"x", DType::kFloat32, {-1, 4}, true}}), {"[?, 4]", "[3, 2]"});
   expect_input_error(bind({{"x", DType::kFloat32, {}, true}}), {"expected rows of []", "[3, 2]"});
-  // Labels may merge axes, but not have others of as many elements.
+  // Labels may merge axes, but not have other axes with as many elements.
   expect_input_error(bind({{"x", DType::kFloat32, {2, 3}, true}}),
                      {"expected rows of [2, 3]", "found [3, 2]"});
   EXPECT_TRUE(bind({{"x", DType::kFloat32, {6}, true}}).ok());
@@ -269,7 +269,7 @@ TEST_F(DatasetTest, LabelCheckOfOverlappingAndSpacedTokens) {
   tokens[50] = 7;
   struct Case {
     int64_t stride;
-    const char* fact;  // the first row of 10 tokens that holds token 50, or nothing
+    const char* fact;  // the first row with 10 tokens that holds token 50, or nothing
   };
   for (const Case& c : {Case{1, "sample 41"}, Case{3, "sample 14"}, Case{10, "sample 5"},
                         Case{25, "sample 2"}, Case{30, nullptr}}) {

@@ -44,12 +44,12 @@ class LoaderTest : public ::testing::Test {
     sampler_.emplace(*Sampler::make(options_));
     const size_t bytes = Loader::staging_bytes(*dataset_, options_.batch_size);
     staging_ = *Region::map(ledger_, bytes, Region::Sharing::kPrivate, "staging");
-    // No byte more than was planned.
+    // Exactly the planned bytes.
     return loader_.emplace(*dataset_, *sampler_, std::vector{std::move(rule)},
                            std::span(staging_.data(), bytes));
   }
 
-  // The batch against rows read directly.
+  // Compares the batch with rows read directly.
   void expect_batch(const Batch& batch, int64_t update, int64_t micro) {
     std::vector<int64_t> samples(4);
     samples.resize(static_cast<size_t>(sampler_->micro_batch(update, micro, samples)));
@@ -123,7 +123,7 @@ TEST_F(LoaderTest, KeptOfTheUpdateIsKnownWithItsFirstMicroBatch) {
 TEST_F(LoaderTest, WithoutLabelsSamplesCount) {
   options_.grad_accum = 1;
   Loader& loader = make({});
-  loader.start(13, 14);  // the last of the epoch: one sample
+  loader.start(13, 14);  // the epoch's last batch: one sample
   const Batch& batch = **loader.next();
   EXPECT_EQ(batch.kept[0], 1);
   EXPECT_EQ(batch.kept_in_update[0], 1);

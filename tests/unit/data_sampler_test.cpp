@@ -37,7 +37,7 @@ Samples share(const Sampler& sampler, int64_t update) {
   return all;
 }
 
-// The global batch in order, put together again from the ranks' shares.
+// The global batch in order, joined again from the ranks' shares.
 Samples global_batch(const SamplerOptions& options, int ranks, int64_t update) {
   std::map<int64_t, int64_t> at;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -107,7 +107,7 @@ SamplerOptions three_slices(int64_t grad_accum) {
   return options;
 }
 
-// Rank and micro-batch change, the samples of a slice do not; a fourth micro-batch has nothing.
+// Rank and micro-batch change, a slice's samples do not; a fourth micro-batch has nothing.
 TEST(Sampler, SlicesAreTheSameOnAnyNumberOfRanks) {
   const Samples slices[] = {{0, 3, 6, 9}, {1, 4, 7}, {2, 5, 8}};
   const Samples short_ones[] = {{10, 13, 16}, {11, 14, 17}, {12, 15, 18}};
@@ -128,7 +128,7 @@ TEST(Sampler, AnyNumberOfRanksSharesTheSameGlobalBatches) {
   one.samples = 100;
   one.seed = 7;
   one.batch_size = 30;
-  for (int64_t update = 0; update < 12; ++update) {  // three epochs of 30, 30, 30, 10
+  for (int64_t update = 0; update < 12; ++update) {  // three epochs with batches 30, 30, 30, 10
     const Samples expected = global_batch(one, 1, update);
     EXPECT_EQ(expected.size(), update % 4 == 3 ? 10u : 30u);
     for (const auto& [ranks, batch, accum] :

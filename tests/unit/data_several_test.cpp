@@ -27,7 +27,7 @@ struct Member {
   bool deflated = false;
 };
 
-// As NumPy writes it: local headers with an extra field of 64-bit sizes.
+// As NumPy writes it: local headers with an extra field for 64-bit sizes.
 std::string zip(const std::vector<Member>& members) {
   std::string text, directory;
   for (const Member& member : members) {
@@ -65,7 +65,7 @@ class SeveralTest : public ::testing::Test {
     return ColumnFile::open(spec, *communicator_, ledger_);
   }
 
-  // The rows of a YAML mapping as the graph gets them.
+  // The rows for the graph from a YAML mapping.
   template <typename T>
   std::vector<T> rows(const std::string& yaml, const WantedColumn& wanted) {
     const auto spec = parse_data_yaml(yaml, folder_.path(), "d.yaml");
@@ -188,7 +188,7 @@ TEST_F(SeveralTest, FieldsOfJsonLinesAndPadding) {
   expect_input_error(open("bad.jsonl", "{\"a\": " + deep + "}\n", {"a"}), {"line 1"});
 }
 
-// Three graphs: of 1, 0 and 2 nodes; their edges lie on the second axis.
+// Three graphs, with 1, 0 and 2 nodes; their edges lie on the second axis.
 TEST_F(SeveralTest, RowsBetweenOffsets) {
   folder_.write("x.npy", npy<float>("<f4", "(3, 2)", {1, 2, 3, 4, 5, 6}));
   folder_.write("at.npy", npy<int32_t>("<i4", "(4,)", {0, 1, 1, 3}));
@@ -257,7 +257,7 @@ TEST_F(SeveralTest, MissingValues) {
   EXPECT_EQ(found, (std::vector<int64_t>{-100, 1, 0}));
   expect_input_error(classes("train: {y: {file: d.csv}}"),
                      {"line 2: column 'y': expected a class, found ''", "-100, the ignore-index"});
-  folder_.write("d.csv", "y\nNA\nnone\nb\n");  // words are classes if others are
+  folder_.write("d.csv", "y\nNA\nnone\nb\n");  // words are classes if other values are
   EXPECT_EQ((*classes("train: {y: {file: d.csv}}"))->classes("y"),
             (std::vector<std::string>{"NA", "b", "none"}));
   // But not if `missing` is given.
@@ -320,7 +320,7 @@ TEST_F(SeveralTest, ColumnsOfATableAreNormalized) {
                      {"mean and std have 3 numbers, one a channel"});
 }
 
-// Nobody can say which of the two is meant.
+// Two columns with one name: the key could mean either.
 TEST_F(SeveralTest, AKeyThatStandsTwiceIsRefused) {
   expect_input_error(open("d.csv", "a,labels,labels\n1,0,1\n", {"a"}),
                      {"d.csv line 1", "column 'labels' stands twice"});
@@ -343,7 +343,7 @@ TEST_F(SeveralTest, AKeyThatStandsTwiceIsRefused) {
   expect_input_error(read_data_spec(folder_.path() + "/two.csv"), {"two.csv", "'x' stands twice"});
 }
 
-// 2^63 is a whole number of at least 0.
+// 2^63 is a whole number, at least 0, but too large.
 TEST_F(SeveralTest, ANumberThatIsTooLargeIsSaidToBe) {
   expect_input_error(open("d.safetensors",
                           safetensors("{\"x\":{\"dtype\":\"F32\",\"shape\":[9223372036854775808],"

@@ -23,7 +23,7 @@ auto open_descriptors() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
 }
 
-// One byte with `count` descriptors, as no rank sends it.
+// One byte with `count` descriptors, which no rank sends.
 void send_many(int socket, size_t count) {
   char byte = 'x';
   iovec part{&byte, 1};

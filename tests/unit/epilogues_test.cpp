@@ -46,7 +46,7 @@ class Epilogues : public ::testing::Test {
     return graph.nodes[0];
   }
 
-  // Every operand is there before it is read, and nothing is made twice.
+  // Every operand exists before it is read, and nothing is made twice.
   static void expect_ordered(const Graph& graph) {
     std::set<ValueId> made{0};
     for (const Node& n : graph.nodes) {
@@ -98,7 +98,7 @@ TEST_F(Epilogues, AFeedForwardBlockIsTwoProductsForwardsAndFourBackwards) {
     });
     EXPECT_TRUE(made) << p.name << ": its gradient must be written by a node that is no view";
   }
-  // Forwards gelu and the residual; backwards gelu, the sum of x's gradients, three bias gradients.
+  // Forward: gelu and the residual; backward: gelu, the sum of x's gradients, three bias gradients.
   EXPECT_EQ(graph.fused.at("epilogue"), 7);
 }
 
@@ -159,8 +159,8 @@ TEST_F(Epilogues, GradientsOfSeveralReadersBecomeAddends) {
   EXPECT_EQ(graph.fused.at("epilogue"), 2 + 4);
 }
 
-// The same with rows of three axes, which each product reads as a matrix, and a residual: a sum's
-// view stands where the sum was, after the products that shall add it.
+// The same with rows of three axes, which each product reads as a matrix, and a residual. The view
+// of a sum takes the sum's place, after the products that add it.
 TEST_F(Epilogues, SeveralReadersOfThreeAxesToo) {
   const ValueId x = whole("x3", linear("in", maker.input("x", {DType::kFloat32, {6, 8}}), 8, 8), 8);
   const auto read = [&](const std::string& name) {

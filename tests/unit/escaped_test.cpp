@@ -1,5 +1,5 @@
-// Words in messages: control characters as text, everything printed through the one place that
-// escapes them, names near a wrong one, and commands as lines for a shell.
+// Words in messages: control characters as text, all output through the one place that escapes it,
+// names near a wrong one, and commands as lines for a shell.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ TEST(Escaped, EverythingPrintedGoesThroughIt) {
   const std::set<std::string> others = {"runtime/cli/config/config_questions.cpp",
                                         "kernels/base/text.cpp"};
   const std::regex prints(R"(\b(f?printf|fputs|puts|putchar)\()");
-  const auto may_print = [](const std::string& text) {  // a regex takes a hundred times as long
+  const auto may_print = [](const std::string& text) {  // a regex is a hundred times slower
     return text.find("printf(") != text.npos || text.find("puts(") != text.npos ||
            text.find("putchar(") != text.npos;
   };

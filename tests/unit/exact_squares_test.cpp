@@ -1,4 +1,4 @@
-// The sum of squares that no order changes, against the same sum in 80-bit and in integers.
+// The sum of squares that no order changes, against 80-bit and integer sums.
 #include <gtest/gtest.h>
 
 #include <algorithm>

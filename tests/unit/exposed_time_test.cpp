@@ -39,7 +39,7 @@ TEST(ExposedTime, OneRankWaitsForNobody) {
   EXPECT_EQ(*text, "");
 }
 
-// The report of two ranks that have the same times.
+// The report for two ranks with the same times.
 std::string report_of(const std::vector<double>& unit_ms, bool units = true) {
   ExposedTime time(unit_ms.size() - 1);
   time.begin_update();

@@ -12,7 +12,7 @@
 namespace ofsdp {
 namespace float_width_test {
 
-// Returns, for each sign and exponent, the numbers around which rounding turns.
+// Returns, for each sign and exponent, the numbers where rounding changes direction.
 std::vector<float> turning_points() {
   std::vector<float> all;
   for (uint32_t high = 0; high < 512; ++high) {
@@ -24,7 +24,7 @@ std::vector<float> turning_points() {
   return all;
 }
 
-// A subnormal number now and then, so that vectors with and without one follow each other.
+// A subnormal number now and then, so that vectors with and without one alternate.
 std::vector<float> mixture() {
   std::vector<float> all;
   uint32_t state = 1;

@@ -29,7 +29,7 @@ std::vector<std::string> lines_of_text(const std::string& text) {
   return lines;
 }
 
-// The lines of the effective configuration that are not the default's.
+// The lines in the effective configuration that differ from the default.
 std::vector<std::string> changed(const Options& options) {
   const std::vector<std::string> defaults = lines_of_text(describe(options_of({})));
   const std::set<std::string> before(defaults.begin(), defaults.end());
@@ -156,7 +156,7 @@ const std::string kUnusedZero =
     "zero_optimization.contiguous_gradients, wall_clock_breakdown, optimizer.params.torch_adam";
 const std::vector<std::string> kStage2Alone = {"strategy: shard_grad_op", "param_dtype: float16",
                                                "reduce_dtype: float16", "buffer_dtype: float16"};
-// 2e8 elements of two bytes.
+// 2e8 elements with two bytes each.
 const std::vector<std::string> kStage2 = {"strategy: shard_grad_op", "bucket_mb: 381.4697265625",
                                           "param_dtype: float16", "reduce_dtype: float16",
                                           "buffer_dtype: float16"};
@@ -207,7 +207,7 @@ class ForeignConfig : public testing::Test {
     return without_folder(refusal({"m.onnx", "--config", write(name, text)}),
                           folder_.string() + "/");
   }
-  // Keys of fsdp_config alone.
+  // Only keys in fsdp_config.
   std::string fsdp(const std::string& keys) const { return refused("fsdp_config: {" + keys + "}"); }
   std::string ds(const std::string& keys) const { return refused("{" + keys + "}", "ds.json"); }
   std::vector<std::string> options(const std::string& text, const std::string& name = "c.yaml") {
@@ -330,7 +330,7 @@ TEST_F(ForeignConfig, DeepSpeedStagesAndOptimizers) {
               "0.9}}}",
               "d.json"),
       (Words{"optimizer: sgd", "lr: 0.1", "weight_decay: 0", "momentum: 0.9", "nesterov: off"}));
-  // Adam decays as AdamW does, unless it is told not to.
+  // Adam decays as AdamW does, unless the file says no.
   const std::string adam =
       "{{\"optimizer\": {{\"type\": \"Adam\", \"params\": {{\"weight_decay\": 0.1{}}}}}}}";
   EXPECT_EQ(options(fmt::format(fmt::runtime(adam), ""), "d.json"), Words{"weight_decay: 0.1"});

@@ -1,4 +1,4 @@
-// Work on the host that is no kernel: parts on several threads, and runs in the background.
+// Host work that is no kernel: parts on several threads, and runs in the background.
 #include "kernels/base/host_tasks.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST(ForEachTask, CallsEveryPartOnceAndReturnsTheFirstFailure) {
   EXPECT_TRUE(base::for_each_task(4, 0, [](int64_t) { return fault("none"); }).ok());
 }
 
-// Ends only when two threads are in it at once.
+// Ends only when two threads meet in it.
 TEST(ForEachTask, PartsRunAtOnce) {
   std::latch both(2);
   const Status status = base::for_each_task(2, 2, [&](int64_t) {

@@ -16,7 +16,7 @@
 namespace ofsdp {
 namespace import_fuzz_test {
 
-constexpr uintmax_t kLargest = 60'000;  // bytes of a model, so that many mutants fit into the time
+constexpr uintmax_t kLargest = 60'000;  // bytes in a model, so that many mutants fit into the time
 
 uint32_t setting(const char* name, uint32_t otherwise) {
   const char* text = std::getenv(name);

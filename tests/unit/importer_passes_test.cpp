@@ -25,7 +25,7 @@ const TensorDesc kImage{DType::kFloat32, {2, 3, 8, 8}};
 
 class Passes : public ::testing::Test {
  protected:
-  // A scalar loss: the mean of `x` against zeros.
+  // A scalar loss: the mean over `x` against zeros.
   ValueId mean_loss(ValueId x) {
     const ValueId target =
         maker.input("target", {DType::kFloat32, maker.graph.value(x).desc.shape});
@@ -46,7 +46,7 @@ TEST_F(Passes, SpecializeFoldsWhatDependsOnShapesAlone) {
   const ValueId x = maker.input("x", {DType::kFloat32, {}});
   maker.graph.value(x).declared = {{-1, "batch"}, {3, ""}, {4, ""}};
   GraphEditor editor(maker.graph);
-  // Shape and the reshape by it are added without inference: their input has no shape yet.
+  // Shape and the Reshape that reads it are added without inference: the input has no shape yet.
   auto raw = [&](const char* op, std::vector<ValueId> inputs, Attributes attributes, DType dtype) {
     const ValueId out = editor.add_value({op, ValueKind::kActivation, {dtype, {}}});
     maker.graph.nodes.push_back(
@@ -66,7 +66,7 @@ TEST_F(Passes, SpecializeFoldsWhatDependsOnShapesAlone) {
   EXPECT_EQ(graph->value(out).desc.shape, (Shape{5, 12}));
 }
 
-// Masks and positions stay float32 until they meet the activations; the loss is float32 again.
+// Masks and positions stay float32 until they meet activations; the loss is float32 again.
 TEST_F(Passes, LowerPrecisionConvertsWhereTypesMeet) {
   const ValueId x = maker.input("x", {DType::kFloat32, {2, 3}});
   const ValueId w = maker.parameter("w", {3, 3});
@@ -111,7 +111,7 @@ TEST_F(Passes, APastOfAttentionIsFedEmpty) {
   EXPECT_THAT(without_past(maker.graph, {})->fed_empty, ElementsAre("value"));
 }
 
-// Scores [N, C] are read in 16 bits; the labels are still counted, the log-probabilities not kept.
+// Scores [N, C] are read in 16 bits; labels are still counted, log-probabilities not kept.
 TEST_F(Passes, LowerPrecisionLeavesScoresNarrow) {
   const ValueId x = maker.input("x", {DType::kFloat32, {2, 3}});
   const ValueId labels = maker.input("labels", {DType::kInt64, {2}});
@@ -232,7 +232,7 @@ TEST_F(Passes, LossCountsKeptLabelsWhereTheyAreAColumn) {
   EXPECT_TRUE(loss_count(maker.graph).by_label && loss_count(maker.graph).form == TermForm::kSum);
   maker.graph.terms = {{maker.node("Identity", "same", {maker.graph.terms[0].value})}};
   EXPECT_TRUE(loss_count(maker.graph).form == TermForm::kSum);
-  // A sum that other nodes scale is any scalar.
+  // A scaled sum counts as any scalar.
   maker.graph.terms = {
       {maker.node("Mul", "scaled", {maker.graph.terms[0].value, maker.parameter("scale", {1})})}};
   EXPECT_FALSE(loss_count(maker.graph).by_label || loss_count(maker.graph).form == TermForm::kSum);
@@ -276,7 +276,7 @@ TEST_F(Passes, TrainedSetFollowsNamesThenRules) {
   EXPECT_THAT(unmatched.error().message(), HasSubstr("--freeze nothing*"));
 }
 
-// Limits, fills and choices are numbers of the graph, not weights.
+// Limits, fills and choices are numbers in the graph, not weights.
 TEST_F(Passes, OneNumberThatABoundReadsIsNotTrained) {
   const ValueId x = maker.input("x", {DType::kFloat32, {2, 4}});
   const ValueId chosen = maker.input("chosen", {DType::kBool, {2, 4}});
@@ -287,7 +287,7 @@ TEST_F(Passes, OneNumberThatABoundReadsIsNotTrained) {
   maker.node("Expand", "y4", {number("expand"), maker.ints({2, 4})});
   const ValueId limit = maker.node("Reshape", "limit", {number("clip"), maker.ints({})});
   maker.node("Clip", "y5", {x, limit});
-  maker.node("Mul", "y6", {x, number("mul")});                // a scale that is learned
+  maker.node("Mul", "y6", {x, number("mul")});                // a learned scale
   maker.node("Max", "y7", {x, maker.parameter("row", {4})});  // not one number
   const Graph graph = *choose_candidates(maker.graph, {});
   std::string names;
@@ -298,7 +298,7 @@ TEST_F(Passes, OneNumberThatABoundReadsIsNotTrained) {
   EXPECT_TRUE(named.parameters[0].trained) << "--train takes it";
 }
 
-// The scale of queries and keys, as PyTorch's exporter writes an attention with a mask.
+// The scale for queries and keys, as PyTorch's exporter writes attention with a mask.
 TEST_F(Passes, OneNumberThatScalesBothFactorsIsNotTrained) {
   const ValueId q = maker.input("q", {DType::kFloat32, {2, 4}});
   const ValueId k = maker.input("k", {DType::kFloat32, {3, 4}});
@@ -319,7 +319,7 @@ TEST_F(Passes, OneNumberThatScalesBothFactorsIsNotTrained) {
             (std::set<std::string>{"left", "right", "square", "val_scale", "w"}));
 }
 
-// x cos + half(x) sin, as PyTorch's exporter folds the tables of rotary embeddings.
+// x cos + half(x) sin, as PyTorch's exporter folds rotary tables.
 TEST_F(Passes, TablesOfARotationAreNotTrained) {
   const ValueId x = maker.input("x", {DType::kFloat32, {2, 3, 4}});
   const auto cut = [&](const char* name, int64_t from, int64_t to) {
@@ -437,7 +437,7 @@ TEST_F(Passes, ATiedLookupAddsOntoTheOtherGradient) {
   EXPECT_EQ(graph.nodes.back().outputs[0], graph.parameters[0].gradient);
 }
 
-// One gradient for two parameters would be two owners of the same bytes.
+// With one gradient for two parameters, the same bytes would have two owners.
 TEST_F(Passes, TwoParametersNeverShareAGradient) {
   const ValueId a = maker.parameter("a", {2, 4});
   const ValueId b = maker.parameter("b", {2, 4});
@@ -518,9 +518,9 @@ TEST_F(Passes, GradientsOfParametersArePlain) {
   }
 }
 
-// --- TrainingSource: the graph of each batch and mode once, and again when settings change ---
+// --- TrainingSource: the graph for each batch and mode once, and again when settings change ---
 
-// y = x w, compared with a column of the data.
+// y = x w, compared with a data column.
 class TrainingSources : public ::testing::Test {
  protected:
   TrainingSources() {

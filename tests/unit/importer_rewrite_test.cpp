@@ -20,7 +20,7 @@ using testing::operators;
 
 enum : int { kString = 8, kBool = 9 };
 
-// Attributes, to be appended to a node.
+// Attributes; the caller appends them to a node.
 std::string attribute(const std::string& name, int field, const std::string& body, int type) {
   return message(5,
                  message(1, name) + message(field, body) + number(20, static_cast<uint64_t>(type)));
@@ -130,8 +130,8 @@ std::string known_ints(const std::string& name, const std::vector<int64_t>& valu
   return constant(name, tensor("", kInt64, {count}, raw(values)));
 }
 
-// Pads as PyTorch's older exporter computes them; ONNX's shape inference alone does not see
-// through.
+// Pads as PyTorch's older exporter computes them; ONNX's shape inference does not see through
+// them.
 TEST_F(Rewrite, AConditionBehindComputedPadsIsKnown) {
   const auto ops = operators_of(
       image_model({known_ints("given", {0, 0, 1, 1}), known_ints("pairs", {2, 2}),
@@ -204,7 +204,7 @@ TEST_F(Rewrite, ALoopOfAnUnknownNumberOfIterationsIsNamed) {
                                      HasSubstr("number of iterations is not known")));
 }
 
-// ONNX's inference does not know how many rows Compress keeps; the file says so.
+// ONNX's inference cannot tell how many rows Compress keeps; the file can.
 TEST_F(Rewrite, AScanTakesTheNumberOfItsIterationsFromTheFileIfInferenceCannotTell) {
   const auto row = declared("row", {3});
   const auto one = body({node("Add", {"before", "row"}, {"after"}, "add")},
@@ -262,7 +262,7 @@ TEST_F(Rewrite, AnOperatorWithoutAKernelBecomesItsFunction) {
   const auto graph = imported(image_model({node("Celu", {"x"}, {"y"}, "")}));
   ASSERT_TRUE(graph.ok()) << graph.error().message();
   EXPECT_THAT(operators(*graph), ElementsAre("Constant", "CastLike", "Div", "Elu", "Mul"));
-  // The default of the attribute that the node does not have.
+  // The default for the attribute that the node lacks.
   const auto alpha = graph->nodes[0].attributes.get<ConstantPtr>("value", nullptr);
   const float given =
       alpha != nullptr ? alpha->as<float>()[0] : graph->nodes[0].attributes.f("value_float", 0);

@@ -78,7 +78,7 @@ TEST_F(SecretFile, ComesBeforeTheVariable) {
   EXPECT_THAT(refusal(), HasSubstr("OFSDP_SECRET: expected a secret, found nothing"));
 }
 
-// Both ends of a connection.
+// Both ends of one connection.
 struct Ends {
   Ends() {
     int fds[2];
@@ -154,7 +154,7 @@ TEST(Challenge, WhatWasSaidElsewhereProvesNothing) {
   const Json proof = *good.accepts.get("proof");
   EXPECT_EQ(judged(secret, [&](Ends& ends, const Json&) { ends.connects.set("proof", proof); }),
             State::kTurnedAway);
-  // A second connection proves nothing to whoever reflects the challenge of the first.
+  // A second connection proves nothing to an end that reflects the first one's challenge.
   EXPECT_EQ(judged(secret,
                    [&](Ends& ends, const Json& heard) {
                      Ends second;
@@ -174,8 +174,8 @@ TEST(Challenge, WhatWasSaidElsewhereProvesNothing) {
             State::kTurnedAway);
 }
 
-// Strangers come, more than there is room for: silent ones, and such as send a byte now and then.
-// One that has the secret comes in among them.
+// More strangers than there is room for: some silent, some send a byte now and then. A rank with
+// the secret comes in among them.
 TEST(Doorkeeper, StrangersHoldUpNobody) {
   const JobSecret secret("a");
   int port = 0;
@@ -217,7 +217,7 @@ TEST(HeldPort, IsFreeForItsOwnersListenerAlone) {
   EXPECT_EQ(port, held.port());
 }
 
-// About one port in fifty that is free at the first address is taken at the second.
+// About one in fifty ports that are free at the first address is taken at the second.
 TEST(Listener, FindsAPortThatIsFreeAtAllAddresses) {
   std::vector<UniqueFd> others;
   for (int i = 0; i < 400; ++i) {

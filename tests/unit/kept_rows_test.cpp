@@ -27,20 +27,20 @@ const std::string kProduct = "ofsdp.KeptRowsGemm", kChunked = "ofsdp.LinearCross
 
 bool always(const Graph&, const Node&) { return true; }
 
-// Differences from a graph that is taken.
+// Differences from a graph that the pass accepts.
 struct Case {
   const char* name = "";
   int64_t rows = kRows, classes = kClasses;
   bool ignores = true, transposed = true, biased = true, reads_scores = false;
-  bool makes_labels = false;  // by nodes that come after the scores
-  bool recomputed = false;    // scores and labels are made again in backward
+  bool makes_labels = false;  // made by nodes after the scores
+  bool recomputed = false;    // backward makes scores and labels again
   DType dtype = DType::kFloat32;
 };
 
 class KeptRows : public ::testing::Test {
  protected:
-  // x [rows, width] -> Gemm, Relu -> Reshape -> Gemm with the weights of the head as exporters
-  // leave them -> views -> cross entropy.
+  // x [rows, width] -> Gemm, Relu -> Reshape -> Gemm with the head's weights as exporters leave
+  // them -> views -> cross entropy.
   Graph apart(const Case& c) {
     GraphMaker maker(registry);
     const ValueId x = maker.input("x", {DType::kFloat32, {c.rows, kWidth}});
@@ -110,7 +110,7 @@ TEST_P(KeptRowsOf, HaveTheValuesOfAllRows) {
   EXPECT_EQ(run(before, 1, 1), run(after, 1, 1)) << "all kept: the same kernels, the same bits";
 }
 
-// Chunks of 44 rows, or so: the last has fewer.
+// Chunks with about 44 rows: the last has fewer.
 PassSwitches in_chunks() { return {.least_chunked_bytes = 0, .least_chunk_rows = 40}; }
 
 TEST_P(KeptRowsOf, AreComputedInChunksWithTheValuesOfWholeScores) {
@@ -172,7 +172,7 @@ TEST_F(KeptRows, ScoresAreCutIn16BitsAndWhereNoneIsIgnored) {
   }
 }
 
-// Few bytes or rows, other readers, no kernel: the graph stays.
+// Few bytes or rows, other readers, no kernel: the graph stays whole.
 TEST_F(KeptRows, ScoresStayWholeWhereTheyMust) {
   const Graph graph = apart({});
   const auto never = [](const Graph&, const Node&) { return false; };

@@ -87,7 +87,7 @@ TEST_F(Stores, LastWordsCount) {
   EXPECT_TRUE(store_.get("a"));
 }
 
-// So that a socket can serve another purpose after a handshake.
+// After a handshake a socket can serve another purpose.
 TEST_F(Stores, NothingIsReadAfterTheValueThatIsWaitedFor) {
   put(framed(R"({"kind":"a"})") + "xyz");
   ASSERT_TRUE(store_.wait("a", StreamClock::now() + std::chrono::seconds(5)));

@@ -60,7 +60,7 @@ TEST_F(LinkLineTest, AnswersThatAreReadAreNot) {
   }
 }
 
-// A rank says who prints the failure, and ends; one that was about to ask it hears that after all.
+// A rank says who prints the failure, and ends. Another was about to ask it, and still hears that.
 TEST(LinkLineEnd, LastWordsAreReadAfterAWriteThatFailed) {
   const UniqueFd listening(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

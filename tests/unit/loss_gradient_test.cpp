@@ -30,7 +30,7 @@ bool always(const Graph&, const Node&) { return true; }
 
 class LossGradient : public ::testing::Test {
  protected:
-  // Labels by name, and scores that an output of the loss may read besides it.
+  // Labels by name; an output of the loss may read the scores too.
   Graph forward(bool scaled, bool reads_log_prob) {
     GraphMaker maker(registry);
     const ValueId x = maker.input("x", {DType::kFloat32, {4, 3}});
@@ -96,7 +96,7 @@ TEST_F(LossGradient, ScoresOf16BitsAreJoinedToo) {
   }
 }
 
-// widen_gradients: every gradient of a parameter in float32, by the product or by a Cast.
+// widen_gradients: every parameter gradient in float32, by the product or by a Cast.
 TEST_F(LossGradient, GradientsOf16BitsAreWidened) {
   GraphMaker maker(registry);
   const ValueId x = maker.input("x", {DType::kFloat32, {4, 3}});
@@ -175,7 +175,7 @@ struct PlainLoss {
 
 class SpatialLoss : public LossGradient, public ::testing::WithParamInterface<SpatialCase> {
  protected:
-  // Scores that are a parameter themselves: their gradient is the loss's own.
+  // The scores are a parameter: their gradient is the loss's own.
   Graph forward_of(const SpatialCase& c) {
     GraphMaker maker(registry);
     std::vector<int64_t> axes = c.scores.axes();
@@ -235,7 +235,7 @@ TEST_P(SpatialLoss, StaysApartIn16Bits) {
   EXPECT_EQ(std::ranges::count(operators(joined), kJoined), matrix ? 1 : 0);
 }
 
-// The kernel refuses them too, so that no other pass can bring them to it.
+// The kernel refuses these cases too, so no other pass can bring them to it.
 TEST_P(SpatialLoss, NoKernelJoinsThem) {
   const SpatialCase& c = GetParam();
   const Graph graph = forward_of(c);

@@ -75,7 +75,7 @@ TEST(Lower, FullShardReducesAndUpdatesInOnePass) {
   EXPECT_NE(text(l->made).find("Unshard u0 communication ranks 0:2:1"), std::string::npos);
 }
 
-// Each unit's bytes are free when it clears them, and a wait is not repeated.
+// Each unit's bytes are free before it clears them, and a wait is not repeated.
 TEST(Lower, WaitsForTheUnitsThatHadTheBytesOnce) {
   const auto l = lowered(options(Strategy::kFullShard, 2), {}, 1, false,
                          {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 2});

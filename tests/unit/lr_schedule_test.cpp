@@ -25,14 +25,14 @@ void expect_rates(const LrSchedule& schedule, const std::vector<double>& rates) 
   }
 }
 
-// shared/cases/bert_cls: Transformers' get_linear_schedule_with_warmup.
+// Recorded from Transformers' get_linear_schedule_with_warmup.
 TEST(LrSchedule, LinearAsRecorded) {
   expect_rates(schedule(ScheduleKind::kLinear, 0.003, 4, 24),
                {0.0, 0.00075, 0.0015, 0.00225, 0.003, 0.00285, 0.0027, 0.00255, 0.0024});
   EXPECT_NEAR(learning_rate(schedule(ScheduleKind::kLinear, 0.003, 4, 24), 23, 0), 0.00015, 1e-15);
 }
 
-// shared/cases/gpt2_tiny.
+// Recorded from a run of GPT-2.
 TEST(LrSchedule, CosineAsRecorded) {
   LrSchedule cosine = schedule(ScheduleKind::kCosine, 0.003, 3, 24);
   cosine.options.min_lr_ratio = 0.1;
@@ -41,7 +41,7 @@ TEST(LrSchedule, CosineAsRecorded) {
                         0.0024917112325092907, 0.002325, 0.002143210382894633});
 }
 
-// shared/cases/mlp counts steps, shared/cases/mnist_cnn epochs of ten steps.
+// The first recorded run counts steps, the second counts epochs with ten steps each.
 TEST(LrSchedule, StepAsRecorded) {
   LrSchedule mlp = schedule(ScheduleKind::kStep, 0.05, 0, 32);
   mlp.options.unit = StepUnit::kStep;
@@ -141,7 +141,7 @@ TEST(LrSchedule, WarmupStableDecayByHand) {
   wsd.options.min_lr_ratio = 0.5;
   wsd.options.decay_steps = 4;
   expect_rates(wsd, {0.5, 1, 1, 1, 1, 1, 1, 0.875, 0.75, 0.625, 0.5, 0.5});
-  wsd.options.decay_steps.reset();  // one of ten
+  wsd.options.decay_steps.reset();  // one step in ten
   expect_rates(wsd, {0.5, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0.5});
 }
 

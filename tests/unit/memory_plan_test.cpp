@@ -1,4 +1,4 @@
-// Placement and the memory plan: nothing that lives at the same time overlaps.
+// Placement and the memory plan: values that live at the same time do not overlap.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -123,7 +123,7 @@ Plan two_units() {
                             .world = 2});
 }
 
-// Slots that Accumulate alone writes are free until then.
+// Slots that only Accumulate writes are free until then.
 TEST(ArenaMap, ASlotLivesFromItsFirstWrite) {
   const Plan plan = two_units();
   ASSERT_EQ(plan.units.size(), 2u);
@@ -139,7 +139,7 @@ TEST(ArenaMap, ASlotLivesFromItsFirstWrite) {
   EXPECT_EQ(map_gradient_slots(plan, {&direct}).shares_bytes[0].size(), 1u);
 }
 
-// Slots are disjoint if their lives meet in any schedule of the run.
+// Slots are disjoint if their lives meet in any schedule.
 TEST(ArenaMap, SlotsFitEverySchedule) {
   const Plan plan = two_units();
   ASSERT_EQ(plan.units.size(), 2u);

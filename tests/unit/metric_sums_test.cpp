@@ -1,4 +1,4 @@
-// Metrics of an evaluation against plain loops over all rows.
+// Evaluation metrics against plain loops over all rows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -81,7 +81,7 @@ TEST(MetricSums, CountsOfClassesLeaveIgnoredLabelsOut) {
     top += r.before < 2 ? 1 : 0;
     loss += r.loss;
   }
-  for (int c = 0; c < 6; ++c) {  // two of them occur nowhere
+  for (int c = 0; c < 6; ++c) {  // two classes occur nowhere
     double right = 0, predicted = 0, labelled = 0;
     for (const ClassRow& r : rows) {
       if (r.label < 0) continue;
@@ -121,7 +121,7 @@ TEST(MetricSums, AucCountsPairsAndTiesHalf) {
   EXPECT_FALSE(value_of(metric, facts(rows), 5, 37)) << "one class alone";
 }
 
-// As scikit-learn: a column without a label 1 and without a predicted one has F1 0.
+// As in scikit-learn: a column without a label 1 and without a predicted one has F1 0.
 TEST(MetricSums, F1OfColumnsOfLabels) {
   constexpr size_t kColumns = 4, kRows = 19;
   for (const double threshold : {0.0, 0.5}) {
@@ -147,7 +147,7 @@ TEST(MetricSums, F1OfColumnsOfLabels) {
   }
 }
 
-// A NaN equals nothing, not even itself: counting ties of one never ended.
+// A NaN equals nothing, not even itself: counting its ties once never ended.
 TEST(MetricSums, AucOfANaNIsUndefined) {
   auto rows = class_rows();
   for (ClassRow& r : rows) r.label = r.label < 0 ? -1 : r.label % 2;

@@ -102,7 +102,7 @@ TEST_F(Metrics, WidestStepFits) {
   EXPECT_EQ(nlohmann::json::parse(text())["step"], number);
 }
 
-// A model of more units than a short line has room for.
+// A model with more units than a short line has room for.
 std::vector<WatchedUnit> many_units() {
   std::vector<WatchedUnit> units;
   for (int u = 0; u < 100; ++u) {
@@ -386,7 +386,7 @@ TEST(StepTimes, MedianOfFewStepsTakesAll) {
 TEST(StepTimes, MedianOfMoreThanSixLeavesOutTheFirstThree) {
   StepTimes times;
   for (const double ms : {9.0, 8.0, 7.0, 1.0, 2.0, 3.0, 4.0}) times.add(ms);
-  EXPECT_EQ(times.median(), 2.5);  // of 1 2 3 4
+  EXPECT_EQ(times.median(), 2.5);  // for 1 2 3 4
   EXPECT_EQ(times.count(), 7);
 }
 
@@ -437,7 +437,7 @@ TEST(Progress, LinesByTimeAlwaysHaveTheFirstAndTheLastUpdate) {
   EXPECT_EQ(log_gap(1e6), 30);
 }
 
-// A signal or --early-stop ends the run before the last planned update.
+// A signal or --early-stop ends the run before the last planned update: the last one has a line.
 TEST(Progress, AStoppedRunHasALineOfItsLastUpdate) {
   for (const int64_t interval : {0, 1000}) {
     const std::string text = written({1, false, interval, 0, 25}, [](Progress& progress) {
@@ -509,7 +509,7 @@ TEST(Progress, ABarIsRedrawnOnOneLineAndEnded) {
 
 TEST(Progress, WithoutADescriptorNothingIsWritten) {
   for (const bool terminal : {false, true}) {
-    errno = 0;  // a call of the system with such a descriptor would set it
+    errno = 0;  // a system call with such a descriptor would set it
     {
       Progress progress({-1, terminal, 1, 0, 100});
       progress.step({1, 0, 0.5, 1, 0.001, 1, 1, 1}, 8);

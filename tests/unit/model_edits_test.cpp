@@ -30,7 +30,7 @@ struct Edited {
     auto file = OnnxFile::open(path);
     if (file.ok()) model = edit_model(*std::move(file), edits);
   }
-  // The base, written as a run would and opened again.
+  // The base, as a run writes it, opened again.
   OnnxFile written() const {
     const std::string to = folder / "out.onnx";
     auto output = ModelOutput::begin(*model->base, to);
@@ -84,7 +84,7 @@ TEST(ModelEditsTest, AdapterIsDrawnAsPeftDrawsIt) {
   EXPECT_NE(values_of(other.model->file, "w.lora_A.weight"), a);
 }
 
-// W is stored as in x out here, so B A is transposed into it.
+// W is stored in x out here, so the transpose of B A is added.
 TEST(ModelEditsTest, MergesInTheOrientationOfTheWeight) {
   const Edited edited(linear_model(), with_adapters());
   ASSERT_TRUE(edited.model.ok());
@@ -154,7 +154,7 @@ TEST(ModelEditsTest, EveryReaderGetsItsCopy) {
   EXPECT_EQ(*merged_copies_warning(written), "");
 }
 
-// As several products read the packed bytes of one weight (MatMulNBits).
+// Several products read one weight's packed bytes (MatMulNBits).
 TEST(ModelEditsTest, SharedIntegersAreNoMergedCopies) {
   SmallModel small = linear_model();
   const auto product = [](const char* x, const char* y, const char* name) {

@@ -45,7 +45,7 @@ std::vector<float> read_all(const OnnxFile& file, size_t i) {
   return values;
 }
 
-// Writes kAfter to every weight of 20 elements.
+// Writes kAfter to every weight with 20 elements.
 void train(const OnnxFile& input, const std::string& path) {
   ModelOutput output = begun(input, path);
   for (size_t i = 0; i < input.initializers().size(); ++i) {
@@ -201,7 +201,7 @@ TEST_F(ModelOutputTest, TemporariesOfOneTargetDoNotClash) {
   for (const std::string& path : {*first, *second}) std::filesystem::remove(path);
 }
 
-// Each process removes stale temporaries while the others make theirs, as ranks that save do.
+// Each process removes stale temporaries while others make theirs, as in a save.
 TEST_F(ModelOutputTest, ProcessesKeepEachOthersNewTemporaries) {
   constexpr int kProcesses = 3, kTemporaries = 300;
   std::vector<pid_t> pids;
@@ -225,7 +225,7 @@ TEST_F(ModelOutputTest, KeepsTheNamesOfExternalData) {
   in_.write("w.bin", bytes_of(kBefore) + "between" + bytes_of(kBefore));
   const std::string bytes = model({external_weight("w.bin"), external_weight("w.bin", 87)});
   const OnnxFile file = input(bytes);
-  for (int run = 0; run < 2; ++run) {  // the second replaces the files of the first
+  for (int run = 0; run < 2; ++run) {  // the second replaces the first one's files
     train(file, out_ / "t.onnx");
     EXPECT_EQ(content(out_ / "t.onnx"), bytes);
     EXPECT_EQ(content(out_ / "w.bin"), bytes_of(kAfter) + "between" + bytes_of(kAfter));

@@ -14,7 +14,7 @@ using testing::ElementsAre;
 using testing::Pair;
 using testing_data::TempFolder;
 
-// A MatMul by `weight` in a chain, with metadata.
+// A MatMul with `weight` in a chain, with metadata.
 struct Step {
   std::string name;
   std::string weight;

@@ -43,7 +43,7 @@ class NormAddends : public ::testing::Test {
     return *autodiff(maker.graph);
   }
 
-  // Two blocks x + f(norm(x)), and a norm at the end, as in GPT-2 and Llama.
+  // Two blocks x + f(norm(x)), and a norm last, as in GPT-2 and Llama.
   Graph pre_norm(bool centred) {
     const ValueId in = maker.input("x", {DType::kFloat32, {6, 40}});
     ValueId x = linear("in", in, 40);
@@ -130,7 +130,7 @@ TEST_F(NormAddends, StaysApartWhereNoKernelTakesIt) {
 
 using Bytes = std::vector<std::byte>;
 
-// The first output of a node.
+// A node's first output.
 Bytes run(const OpDef& op, const Problem& problem, const std::vector<Bytes>& given) {
   const auto kernel = create_kernel(op, problem);
   OFSDP_CHECK(kernel.ok(), "{}", kernel.error().message());
@@ -164,7 +164,7 @@ Bytes random_bytes(const TensorDesc& desc, uint64_t seed) {
   return made;
 }
 
-// In 16 bits the node rounds dx before it adds, as the two nodes do.
+// In 16 bits the node rounds dx before it adds, as two nodes do.
 TEST_F(NormAddends, TheCpusKernelsHaveTheBitsOfTwoNodes) {
   const OpDef& gradient = registry.get("ofsdp.LayerNormalizationGrad");
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {

@@ -62,7 +62,7 @@ class OnnxFileTest : public testing::Test {
     OFSDP_CHECK(file.ok(), "{}", file.error().message());
     return *std::move(file);
   }
-  // The message of a failed open: one line, kInput, with the path in front.
+  // The message from a failed open: one line, kInput, with the path in front.
   std::string error(const std::string& bytes) { return error_at(folder_.write("m.onnx", bytes)); }
   static std::string error_at(const std::string& path) {
     const Result<OnnxFile> file = OnnxFile::open(path);
@@ -130,7 +130,7 @@ TEST_F(OnnxFileTest, SkeletonDeclaresWeightsAsInputs) {
   EXPECT_THAT(skeleton_names(file.skeleton(), 11), ElementsAre("x", "old", "big"));
   ASSERT_EQ(file.initializers().size(), 3u);
   EXPECT_EQ(file.initializers()[1].name, "small");
-  // Nothing else differs from a model that has the weights as inputs from the start.
+  // Otherwise the model equals one that has the weights as inputs from the start.
   EXPECT_EQ(file.skeleton(),
             model({small, ints}, message(11, value_info("old", {20})) + message(10, "doc") +
                                      message(11, value_info("big", {4, 5}))));

@@ -1,4 +1,4 @@
-// ONNX's registry makes a schema when it is asked for (scripts/lazy_onnx.py).
+// ONNX's registry makes a schema on request (scripts/lazy_onnx.py).
 #include <gtest/gtest.h>
 #include <onnx/defs/schema.h>
 
@@ -27,7 +27,7 @@ std::map<std::pair<std::string, std::string>, Versions> by_operator() {
   return found;
 }
 
-// From the newest to the oldest: an older one is made where newer ones are already.
+// From the newest to the oldest: an older schema is made although newer ones exist.
 TEST(OnnxSchemas, AreThoseOfTheVersionThatIsAskedFor) {
   int schemas = 0;
   for (const auto& [op, versions] : by_operator()) {

@@ -48,7 +48,7 @@ class OptionFiles : public ::testing::Test {
     std::ofstream(at(name)) << text;
     return at(name);
   }
-  // The options of a run with this text in model.yaml.
+  // A run's options with this text in model.yaml.
   Options beside(const std::string& yaml, Words flags = {}) const {
     write("model.yaml", yaml);
     flags.insert(flags.begin(), at("model.onnx"));
@@ -56,7 +56,7 @@ class OptionFiles : public ::testing::Test {
     EXPECT_TRUE(parsed.ok()) << (parsed.ok() ? "" : parsed.error().message());
     return parsed.ok() ? parsed->options : Options();
   }
-  // The refusal of this text as --config c.yaml, without the folder's name.
+  // The refusal for this text as --config c.yaml, without the folder's name.
   std::string config_refused(const std::string& yaml) const {
     std::string message = refusal({"m.onnx", "--config", write("c.yaml", yaml)});
     const size_t begin = message.find(folder_.string() + "/");
@@ -182,7 +182,7 @@ TEST_F(OptionFiles, TheDescriptionReadsBackAsItself) {
   EXPECT_EQ(settled(again->options, 4), (Batch{6, 1, 24})) << "other ranks train the same";
 }
 
-// The file is read from another folder than the command was given in.
+// A command in another folder reads the file.
 TEST_F(OptionFiles, TheDescriptionHasWholePaths) {
   const std::string text =
       effective_config(options_of({"--teacher", "t.onnx", "--log", "csv:l.csv", "--report",
@@ -257,7 +257,7 @@ TEST(Batch, QuotientsMustBeWholeAndThreeValuesAgree) {
             "--batch-size 9223372036854775807 x --grad-accum 1 x 2 ranks passes 2^63");
 }
 
-// The names that the command line takes too.
+// The file takes the command line's other names too.
 TEST_F(OptionFiles, OtherNamesAreKeys) {
   const Options options =
       beside("learning_rate: 0.5\nmax_steps: 7\nnum_epochs: 2\nbf16: true\nstrategy: ZERO1\n");

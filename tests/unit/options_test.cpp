@@ -23,7 +23,7 @@ TEST(Options, ABareModelTrainsWithTheDefaults) {
   EXPECT_EQ(options.run.data.kind, DataChoice::Kind::kComputed);
 }
 
-// A resumed run says which of these it has set otherwise: a new one must be in the list.
+// A resumed run reports each of these that differs: a new one must be in the list.
 TEST(Options, SettingsOfTrainingAreComparedWithACheckpoints) {
   std::vector<std::string> missing;
   for (const auto& entries : {loss_entries(), trained_entries(), optimizer_entries(),
@@ -82,7 +82,7 @@ TEST(Options, WrongCommandsAreRefused) {
   EXPECT_EQ(refused({"--verify"}), "--verify has no effect with fsdp-run train");
 }
 
-// The table says which commands take an option; the others refuse it rather than ignore it.
+// The table lists the commands that take an option; the others refuse it rather than ignore it.
 TEST(Options, CommandsRefuseOptionsOfOthers) {
   EXPECT_EQ(refusal({"ops", "--lr", "0.1"}), "--lr has no effect with fsdp-run ops");
   EXPECT_EQ(refusal({"predict", "m.onnx", "--param-dtype", "bfloat16"}),
@@ -108,7 +108,7 @@ TEST(Options, HelpListsEveryOption) {
   EXPECT_EQ(parsed->help, help_text());
 }
 
-// Words of other programs are taken.
+// Words from other programs are taken.
 TEST(Options, OtherNamesOfOptionsAreTaken) {
   const Options options = options_of({"--learning-rate", "0.5", "--max-steps=7", "--num-epochs",
                                       "3", "--bf16", "-n", "2", "-o", "t.onnx", "--dry-run"});

@@ -15,7 +15,7 @@ using Words = std::vector<std::string>;
 
 inline Result<ParsedCommand> parse(Words words) { return parse_command(words, std::nullopt); }
 
-// The options of `m.onnx` and these flags; a refusal fails the test.
+// The options for `m.onnx` and these flags; a refusal fails the test.
 inline Options options_of(Words flags) {
   flags.insert(flags.begin(), "m.onnx");
   Result<ParsedCommand> parsed = parse(flags);

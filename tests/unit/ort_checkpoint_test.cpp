@@ -26,7 +26,7 @@ float number(const std::string& bytes, const OrtTensor& tensor, size_t element) 
   return value;
 }
 
-// Every tensor that a checkpoint names.
+// Every tensor in a checkpoint.
 std::vector<OrtTensor> tensors(const OrtCheckpoint& checkpoint) {
   std::vector<OrtTensor> list = checkpoint.trained;
   list.insert(list.end(), checkpoint.frozen.begin(), checkpoint.frozen.end());
@@ -53,7 +53,7 @@ TEST(OrtCheckpointTest, ReadsWhatOnnxRuntimeWrote) {
   ASSERT_NE(state, nullptr);
   ASSERT_EQ(state->moments.size(), 2u);
   EXPECT_EQ(state->moments[1].name, "momentum1");
-  EXPECT_GT(number(recorded(), state->moments[1], 0), 0.0f);  // of squares
+  EXPECT_GT(number(recorded(), state->moments[1], 0), 0.0f);  // of squared gradients
 }
 
 // A file as OrtOutput puts it together.
@@ -97,7 +97,7 @@ TEST(OrtCheckpointTest, WhatWeWriteReadsBack) {
   EXPECT_EQ(std::get<std::string>(again->properties[2].value), "me");
 }
 
-// Whatever is accepted names bytes that are there.
+// An accepted file names only bytes that exist.
 void expect_inside(const std::string& bytes) {
   const auto found = read(bytes);
   if (!found.ok()) {

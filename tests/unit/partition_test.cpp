@@ -16,7 +16,7 @@ namespace partition_test {
 using testing::GraphMaker;
 using ::testing::HasSubstr;
 
-// "name: parameters" a line, '=' for ':' where replicated.
+// "name: parameters" a line, '=' instead of ':' for replicated units.
 std::string table(const Graph& graph, const PlanOptions& options = {}) {
   const auto parts = partition(graph, options);
   EXPECT_TRUE(parts.ok()) << parts.error().message();
@@ -50,7 +50,7 @@ PlanOptions ignoring(WrapPolicy wrap, std::vector<std::string> names) {
   return options;
 }
 
-// The decoder of tests/oracle: three blocks, the head tied to the embedding.
+// The decoder in tests/oracle: three blocks, the head tied to the embedding.
 class DecoderUnits : public ::testing::TestWithParam<std::string> {
  protected:
   Graph decoder(const TrainedRules& rules = {}, bool fused = false) const {
@@ -154,7 +154,7 @@ TEST_P(DecoderUnits, IgnoredOnesAreAGroupUnderEveryPolicy) {
 
 class Units : public ::testing::Test {
  protected:
-  // x[2, 8] -> MatMul with a weight of that name.
+  // x[2, 8] -> MatMul with a weight under that name.
   ValueId matmul(ValueId x, const std::string& name, const std::string& module) {
     const ValueId w = maker.parameter(name, {8, 8});
     maker.graph.parameters.back().module = module;
@@ -188,7 +188,7 @@ TEST_F(Units, OneNumberedListInsideOfAnotherIsNoBlockOfItsOwn) {
   EXPECT_THAT(table(maker.graph), HasSubstr("layers.0: layers.0.sub.0.a.w"));
 }
 
-// Parameters read before all blocks and after all are a unit each, unless one weight is both.
+// Parameters read before all blocks and after all form a unit each, unless one weight is both.
 TEST_F(Units, TheRootHasTwoEndsUnlessTheyAreTied) {
   x = matmul(x, "embed.w", "embed");
   x = maker.node("MatMul", "first", {x, maker.parameter("first.w", {8, 8})});
@@ -219,7 +219,7 @@ TEST_P(DecoderUnits, ATiedHeadKeepsTheRootWhole) {
   EXPECT_EQ(table(decoder(), {.divides_root = true}), table(decoder()));
 }
 
-// Stages of different widths hold the blocks; the last has but one.
+// Stages with different widths hold the blocks; the last stage has only one.
 TEST_F(Units, BlocksOfStagesAndTheirOnlyOne) {
   auto block = [&](const std::string& name, int64_t width) {
     for (const char* part : {"a", "b"}) {

@@ -98,7 +98,7 @@ TEST(RankIdentity, OpenMpi) {
 TEST(RankIdentity, Mpich) {
   expect_identity({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_JOBID", "j7"}},
                   {1, 2, 1, "MPICH j7", "MPICH"});
-  auto found = identity_of({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}});  // named by who started it
+  auto found = identity_of({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}});  // named by its launcher
   ASSERT_TRUE(found.ok());
   EXPECT_THAT((*found)->rendezvous, HasSubstr("MPICH process "));
 }
@@ -156,7 +156,7 @@ TEST(RankIdentity, TorchrunOnSeveralHosts) {
   EXPECT_EQ((*found)->master_address, "localhost");
   EXPECT_EQ((*found)->master_port, 29500);
   EXPECT_EQ((*found)->run_id, "/job");
-  // At the port is the store of torchrun's agent.
+  // torchrun's agent keeps its store at the port.
   EXPECT_EQ((*identity_of(with(two, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}})))->master_port,
             29501);
 }

@@ -1,4 +1,4 @@
-// --log mlflow: and wandb: the files as their tools expect them, read by a second reader, and a
+// --log mlflow: and wandb: the files as both tools expect them, read by a second reader, and a
 // resumed run. tests/oracle/tracked_runs.py reads them with the tools themselves.
 #include "runtime/log/row_log.h"
 
@@ -32,7 +32,7 @@ class RowLogs : public ::testing::Test {
   std::filesystem::path folder_;
 };
 
-// A run of two updates with evaluations, which a resumed run may go on with.
+// A run with two updates and evaluations; a resumed run may go on with it.
 Status write_run(const std::string& log, const LoggedRun& run, int64_t first, int64_t last,
                  bool ends) {
   MetricsWriter writer;
@@ -65,7 +65,7 @@ std::string content(const std::filesystem::path& path) {
   return all.str();
 }
 
-// Without the time at the head of each line.
+// Without the time at the start of each line.
 std::string metric_lines(const std::filesystem::path& path) {
   std::stringstream all(content(path));
   std::string lines;
@@ -136,7 +136,7 @@ TEST_F(RowLogs, MlflowsFilesAreARunThatAResumedOneGoesOnWith) {
   EXPECT_EQ(metric_lines(folder / "metrics/end/peak_bytes/1"), "200 3\n");
   EXPECT_THAT(content(folder / "meta.yaml"), ::testing::HasSubstr("status: 3\n"));
   EXPECT_THAT(content(folder / "meta.yaml"), ::testing::HasSubstr("run_name: 'it''s'\n"));
-  run.resumed = path("other");  // checkpoints of a run that is not in the store
+  run.resumed = path("other");  // checkpoints from a run that is not in the store
   ASSERT_TRUE(write_run("mlflow:" + path("ml runs"), run, 2, 3, true).ok());
   EXPECT_EQ(names_in(experiment).size(), 3u) << "two runs and meta.yaml";
 }
@@ -201,7 +201,7 @@ std::string field(const Fields& fields, int number) {
   return found == fields.end() ? "" : found->second;
 }
 
-// "key=json", sorted, of a record's field.
+// "key=json", sorted, for a record's field.
 std::map<std::string, std::string> wandb_items(const std::string& message) {
   std::map<std::string, std::string> items;
   for (const auto& [number, bytes] : fields_of(message)) {
@@ -222,7 +222,7 @@ TEST_F(RowLogs, WandbsFileIsARunThatAResumedOneGoesOnWith) {
   const std::string folder = names_in(root)[1];
   const std::string file = (root / folder / ("run-" + folder.substr(28) + ".wandb")).string();
   const auto whole = wandb_records(content(file));
-  ASSERT_EQ(whole.size(), 7u);  // header, run, 2 rows of history, summary, summary, exit
+  ASSERT_EQ(whole.size(), 7u);  // header, run, 2 history rows, summary, summary, exit
   for (size_t i = 0; i < whole.size(); ++i) {
     EXPECT_EQ(field(fields_of(whole[i]), 1), std::to_string(i + 1));
   }
@@ -240,7 +240,7 @@ TEST_F(RowLogs, WandbsFileIsARunThatAResumedOneGoesOnWith) {
   EXPECT_EQ(items.at("_step"), "2");
   EXPECT_FALSE(items.contains("step/grad_norm")) << "NaN";
   EXPECT_EQ(fields_of(whole[6]).count(18), 1u);
-  // As after a kill: the last record is cut off, which the next run replaces.
+  // As after a kill: the last record is cut off, and the next run replaces it.
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);
   run.resumed = path("ck");
   ASSERT_TRUE(write_run("wandb:" + path("w"), run, 2, 4, true).ok());

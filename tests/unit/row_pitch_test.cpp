@@ -20,7 +20,7 @@ bool always(const Graph&, const Node&) { return true; }
 
 class RowPitch : public ::testing::Test {
  protected:
-  // The head of a language model with a loss: products [6, vocabulary], seen as [2, 3,
+  // A language model's head with a loss: products [6, vocabulary], seen as [2, 3,
   // vocabulary] outside. `transposed`: the weights are [vocabulary, width], as in an
   // embedding.
   Graph head(int64_t vocabulary, bool transposed = true) {
@@ -85,7 +85,7 @@ TEST_F(RowPitch, EveryNodeThatMakesOrReadsThemIsAsked) {
     return true;
   };
   pitch_rows(head(1003), note);
-  // The product, the loss, and the products of the gradient with the weights and the activations.
+  // The product, the loss, and the gradient's products with the weights and the activations.
   EXPECT_THAT(asked, UnorderedElementsAre("Gemm", "ofsdp.SoftmaxCrossEntropyLossWithGradient",
                                           "Gemm", "Gemm"));
 }
@@ -103,13 +103,13 @@ TEST_F(RowPitch, RowsThatBeginAtSixteenBytesAreLeftAlone) {
   EXPECT_THAT(pitched(pitch_rows(head(1004), always)), UnorderedElementsAre());
 }
 
-// Ten classes would take 64.
+// Ten classes would grow to 64.
 TEST_F(RowPitch, RowsThatWouldGrowByMoreThanAnEighthAreLeftAlone) {
   EXPECT_THAT(pitched(pitch_rows(head(10), always)), UnorderedElementsAre());
   EXPECT_EQ(pitched(pitch_rows(head(57), always)).size(), 2u);
 }
 
-// The gradient of weights [width, vocabulary] has their layout: a reduction reads it.
+// The gradient for weights [width, vocabulary] has their layout: a reduction reads it.
 TEST_F(RowPitch, GradientsOfParametersStayDense) {
   const Graph graph = pitch_rows(head(1003, /*transposed=*/false), always);
   EXPECT_EQ(pitched(graph).size(), 2u);

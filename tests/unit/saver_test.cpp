@@ -1,4 +1,4 @@
-// The thread that writes checkpoints: order, the first failure, and an end in the middle of a job.
+// The thread that writes checkpoints: order, the first failure, and an end in mid-job.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -36,7 +36,7 @@ std::unique_ptr<Compiled> compiled(Strategy strategy, int world, const CompileOp
   return c;
 }
 
-// Everything but Run, a letter and the unit each.
+// All steps except Run, as a letter and the unit.
 std::string collectives(const Schedule& schedule) {
   std::string out;
   for (const Step& step : schedule.steps) {
@@ -113,7 +113,7 @@ TEST(Schedule, ShardGradOpGathersOnceAndNoShardNever) {
   EXPECT_EQ(collectives(ddp->schedule), "A3 P3 A2 P2 AR3 U3 A1 P1 AR2 U2 A0 P0 AR1 U1 AR0 U0");
 }
 
-// No update begins before the last use of a unit, although no gather marks it.
+// No update begins before the unit's last use, although no gather marks it.
 TEST(Schedule, RanksWithMemoryInCommonGatherNothing) {
   const auto c = compiled(Strategy::kFullShard, 2, {}, 2);
   EXPECT_EQ(collectives(c->schedule), "A3 P3 A2 P2 RU3 A1 P1 RU2 A0 P0 RU1 RU0");
@@ -131,7 +131,7 @@ TEST(Schedule, ClippingUpdatesAfterTheNorm) {
   EXPECT_EQ(collectives(c->schedule), "A3 P3 A2 P2 R3 A1 P1 R2 A0 P0 R1 R0 C U0 U1 U2 U3");
 }
 
-// On a device a reduction, and the sum over copies after it, follow the post of their unit.
+// On a device a reduction, and the sum over copies after it, follow the unit's post.
 TEST(Schedule, ADeviceReducesAtOnce) {
   CompileOptions options;
   options.on_device = true;

@@ -209,7 +209,7 @@ std::string bar_line(const LineFacts& facts, size_t columns) {
   return line;
 }
 
-// As a code block of a page.
+// As a code block in a page.
 std::string code_block(const std::string& text) {
   std::istringstream lines(text);
   std::string block;

@@ -12,7 +12,7 @@
 namespace ofsdp {
 namespace simulate_test {
 
-// A chain of three layers, each a unit; every node takes 2, every gather and reduction 3, every
+// A chain with three layers, each a unit; every node takes 2, every gather and reduction 3, every
 // update 1 (seconds).
 struct Chain {
   Registry registry = make_registry();
@@ -70,7 +70,7 @@ TEST(Simulate, WithoutOverlapAllCommunicationIsExposed) {
   EXPECT_DOUBLE_EQ(of_units, result.exposed);
 }
 
-// Nothing hides the first gather; the last reduction begins when the last node ends.
+// Nothing hides the first gather; the last reduction begins after the last node.
 TEST(Simulate, WithOverlapTheEndsStayExposed) {
   const Chain chain;
   const Simulation result = chain.simulated(true);

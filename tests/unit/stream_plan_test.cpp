@@ -1,4 +1,4 @@
-// Streams of a device: operations on the same bytes run in the schedule's order. The test searches
+// Streams of a device: operations on the same bytes run in schedule order. The test searches
 // through the events and knows nothing about their placement. Other operations may run side by
 // side.
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ StepAccess copied(StepAccess step) {
   return step;
 }
 
-// The steps that have ended at a point of a stream. Each step has a begin (on the communication
+// The steps that have ended at a point on a stream. Each step has a begin (on the communication
 // stream, unless it is the compute stream's) and an end, and copies up before the begin. Points are
 // 2 s, 2 s + 1 and, for the copies, 2 n + s.
 class Order {

@@ -26,7 +26,7 @@ void for_each_element(const Numbers& sizes, const auto& f) {
   }
 }
 
-// The numbers of the tensor's elements that the view names.
+// The numbers of the elements in the view.
 Numbers named(const StridedView& view) {
   Numbers found;
   for_each_element(view.sizes, [&](const Numbers& at) {
@@ -35,7 +35,7 @@ Numbers named(const StridedView& view) {
   return found;
 }
 
-// A value: a shape and the numbers of the elements it holds.
+// A value: a shape and the numbers of its elements.
 struct Value {
   Numbers sizes, elements;
 
@@ -67,7 +67,7 @@ Value part_of(const Value& x, size_t axis, int64_t begin, int64_t size) {
   return made;
 }
 
-// Whether any steps give the elements: tries the steps of single moves along the axes.
+// Whether any steps give the elements: tries steps from single moves along the axes.
 bool has_steps(const Value& x) {
   Numbers steps;
   for (size_t axis = 0; axis < x.sizes.size(); ++axis) {

@@ -266,7 +266,7 @@ TEST(MovingVector, OfAGraphInBuildsWithAddressSanitizer) {
 }
 
 #if defined(__SANITIZE_ADDRESS__)
-// A rule or pass that asks, adds and then looks at the answer, as several did.
+// A rule or pass that asks, adds and then reads the old answer, as several did.
 TEST(MovingVector, ShowsAReferenceThatIsHeldTooLong) {
   const auto too_long = [] {
     Graph graph;

@@ -36,7 +36,7 @@ TEST(Augment, CropsHaveTheirAreasAndRatios) {
   EXPECT_NEAR(ratio, 0, 0.01);    // log-uniform
 }
 
-// A box of no allowed ratio fits into a strip: the largest in the middle is taken.
+// No box with an allowed ratio fits into a strip: the largest in the middle is taken.
 TEST(Augment, ACropThatCannotFitIsInTheMiddle) {
   Augmentation by;
   by.crop = {1, 1};
@@ -169,7 +169,7 @@ TEST_F(AugmentedTest, AFlipMirrorsEachRow) {
   }
 }
 
-// Each image has one value, so a mixed row shows how much it has of which partner.
+// Each image has one value, so a mixed row shows its partner and the share.
 TEST_F(AugmentedTest, MixupWeighsImagesAndLabelsAlike) {
   write(true);
   const auto data = open(", mixup: 1");

@@ -1,5 +1,5 @@
-// Files at addresses: 200 faults of a server, each with the file's bytes or a one-line error as
-// result; versions; signed requests; refused addresses.
+// Files at addresses: 200 server faults, each with the file's bytes or a one-line error as result;
+// versions; signed requests; refused addresses.
 #include <cstdlib>
 #include <fstream>
 
@@ -40,7 +40,7 @@ class FetchTest : public testing::Test {
     ASSERT_TRUE(parsed.ok()) << parsed.error().message();
   }
 
-  // The files of the cache that have a final name.
+  // The cache's files with a final name.
   std::vector<std::string> whole_files() const {
     std::vector<std::string> found;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(cache_.path())) {
@@ -74,7 +74,7 @@ TEST_F(FetchTest, FaultsLeaveTheFileOrOneLine) {
     }
   }
   EXPECT_GT(fetched, 150);
-  EXPECT_GT(refused, 3);  // a server that says no length
+  EXPECT_GT(refused, 3);  // a server that sends no length
   for (const std::string& name : whole_files()) {
     const std::string found = onnx_bytes::content(name);
     EXPECT_TRUE(found == bytes_ || found == reversed) << name;

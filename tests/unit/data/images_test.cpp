@@ -30,7 +30,7 @@ class ImagesTest : public ::testing::Test {
     return Dataset::open({"data", {spec}}, {spec.name}, *communicator_, ledger_);
   }
 
-  // All rows, as the graph would get them.
+  // All rows, in the form for the graph.
   std::string rows(const ColumnSpec& spec, DType dtype) {
     auto data = open(spec);
     EXPECT_TRUE(data.ok()) << data.error().message();
@@ -46,7 +46,7 @@ class ImagesTest : public ::testing::Test {
     return bytes;
   }
 
-  // The error of reading sample 0.
+  // The error when sample 0 is read.
   Status failure(const ColumnSpec& spec) {
     auto data = open(spec);
     if (!data.ok()) return std::move(data).status();
@@ -104,7 +104,7 @@ TEST_P(PillowTest, EachFileHasItsBytes) {
   }
 }
 
-// [samples, 3, 5, 7] with mean and std: as the same bytes in .npy, on any number of threads.
+// [samples, 3, 5, 7] with mean and std: as the same bytes in .npy, on any threads.
 TEST_F(ImagesTest, PixelsHaveTheBitsOfTheirArray) {
   constexpr size_t kCount = 23, kRow = 3 * 5 * 7;
   std::vector<uint8_t> planes;
@@ -166,7 +166,7 @@ TEST_F(ImagesTest, APlainFolderHasItsParts) {
   EXPECT_EQ(three->eval->columns[0].path, folder_.path() + "/b/val");
 }
 
-// Other names of the parts, in any case; a class may have such a name too.
+// Other names for the parts, in any case; a class may have such a name too.
 TEST_F(ImagesTest, PartsHaveUsualNames) {
   for (const auto& [train, eval] : std::vector<std::pair<std::string, std::string>>{
            {"Train", "Val"}, {"training", "test"}, {"train", "validation"}, {"TRAIN", "dev"}}) {
@@ -268,7 +268,7 @@ TEST_F(ImagesTest, HeadersThatLieAreRefusedBeforeTheFirstStep) {
           {"a.jpg", "SOF3"});
 }
 
-// Every prefix of a file, and every file with one byte changed: an error or a row of right size.
+// Every prefix of a file, and every file with one byte changed: an error, or a row of right size.
 TEST_F(ImagesTest, DamageIsAnErrorOfTheRun) {
   const std::string pictures = folder_.path() + "/pictures";
   for (const char* name : {"rgb_interlaced.png", "palette.png", "progressive.jpg", "grey.jpg"}) {
@@ -320,7 +320,7 @@ TEST_F(ImagesTest, ARowCanBeReadByItself) {
   EXPECT_EQ(row, made_pixels(12, 2));
 }
 
-// Memory is counted while the data live, as much as they say.
+// Memory is counted while the data live, in the reported amount.
 TEST_F(ImagesTest, DecodingIsCounted) {
   png("pictures/0.png", 64, 48, 3, 1);
   ColumnSpec spec = images(folder_.path() + "/pictures");

@@ -1,4 +1,4 @@
-// Packing puts each document into one row, no row has more than it holds, and rows are full.
+// Packing puts each document into one row, no row is overfull, and rows are full.
 #include "runtime/data/packed_rows.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ TEST(PackDocuments, PutsEachIntoOneRowAndFillsRows) {
       begin = end;
     }
     EXPECT_EQ(std::ranges::count(seen, true), count);
-    // Padding alone has a row for each document.
+    // Padding without packing has a row for each document.
     const double rows = static_cast<double>(plan.ends.size());
     if (count >= 4096) {
       EXPECT_GT(static_cast<double>(used) / (rows * 512), 0.98);
@@ -50,7 +50,7 @@ TEST(PackDocuments, PutsEachIntoOneRowAndFillsRows) {
   }
 }
 
-// Documents of document + 1 numbers.
+// Documents with document + 1 numbers.
 class CountedRows : public RowSource {
  public:
   explicit CountedRows(int64_t samples) : samples_(samples) {

@@ -1,5 +1,5 @@
 // Columns of a .parquet file against the formulas that made it (tests/oracle/make_parquet.py), and
-// files that are damaged or hold other types.
+// files with damage or other types.
 #include "fsdp/comm/communicator.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/parquet_rows.h"
@@ -36,7 +36,7 @@ class ParquetTest : public testing::Test {
     return Dataset::open(spec.train, {"c"}, *communicator_, ledger_);
   }
 
-  // The rows as a graph gets them.
+  // The rows in the form for a graph.
   template <typename T>
   std::vector<T> rows(const std::string& keys, DType dtype, const std::vector<int64_t>& dims,
                       bool classes = false, const std::vector<std::string>& order = {}) {
@@ -53,7 +53,7 @@ class ParquetTest : public testing::Test {
     return found;
   }
 
-  // value(i, j) of every row i and element j.
+  // value(i, j) for every row i and element j.
   template <typename T, typename Value>
   static std::vector<T> made(int64_t elements, Value value) {
     std::vector<T> values;
@@ -100,7 +100,7 @@ TEST_F(ParquetTest, NumbersAreThoseOfTheirFormulas) {
 TEST_F(ParquetTest, MissingValues) {
   const auto gap = [](int64_t i, int64_t) { return i % 10 == 9 ? -100 : i; };
   EXPECT_EQ(rows<int64_t>("gap, missing: -100", DType::kInt64, {}), made<int64_t>(1, gap));
-  // Beyond int16, and no whole number.
+  // A number beyond int16, and a fraction.
   EXPECT_EQ(rows<int64_t>("gap, missing: 70000", DType::kInt64, {})[9], 70000);
   EXPECT_EQ(rows<float>("gap, missing: 0.5", DType::kFloat32, {})[19], 0.5f);
   const auto nan = rows<float>("nan, missing: -1", DType::kFloat32, {});
@@ -182,7 +182,7 @@ TEST_F(ParquetTest, OtherTypesAreRefused) {
                      {"column 'count': expected text, found int32"});
 }
 
-// Every file that is cut or changed is an error of one line, or has all rows.
+// Every cut or changed file gives a one-line error, or has all rows.
 TEST_F(ParquetTest, DamagedFiles) {
   const std::string whole = onnx_bytes::content(table_file());
   const auto vectors = made<float>(4, element);

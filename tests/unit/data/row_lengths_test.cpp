@@ -57,7 +57,7 @@ TEST(LengthOrder, DependsOnSeedAndEpochAndNotOnTheReads) {
   }
 }
 
-// Returns the part of padded batches that is no padding.
+// Returns the share of padded batches that is no padding.
 double used_part(const LengthOrder& order, int64_t batch) {
   double used = 0, all = 0;
   for (int64_t begin = 0; begin + batch <= order.samples(); begin += batch) {
@@ -79,7 +79,7 @@ TEST(LengthOrder, BatchesOfAnySizeHaveRowsOfLikeLength) {
   EXPECT_GT(used_part(LengthOrder(drawn_lengths(500), true, 1), 8), 0.8);
 }
 
-// No tenth of an epoch has only long or only short rows.
+// No tenth of an epoch has only long rows or only short ones.
 TEST(LengthOrder, BatchesComeInARandomOrder) {
   const LengthOrder order(drawn_lengths(20000), true, 1);
   for (int64_t tenth = 0; tenth < 10; ++tenth) {
@@ -110,7 +110,7 @@ TEST(CutRows, KeepsTheFirstElementsOfEachAxis) {
   EXPECT_EQ(rows, expected);
 }
 
-// Rows of sample + 1 numbers, padded with zeros.
+// Rows with sample + 1 numbers, padded with zeros.
 TEST(RowCuts, ALoaderCutsWholeBatchesToTheirLongestRow) {
   constexpr int64_t kSamples = 22, kLength = 24, kBatch = 4;
   TempFolder folder;

@@ -1,5 +1,5 @@
-// Shards in the layout of WebDataset: archives that the test writes itself, against the bytes that
-// it put into them, and archives that somebody has damaged.
+// Shards in WebDataset's layout: archives written by the test, against the bytes put into them, and
+// damaged archives.
 #include "fsdp/comm/communicator.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/tar_index.h"
@@ -89,7 +89,7 @@ TEST_F(TarTest, DamagedArchivesAreRefused) {
   expect_input_error(members(tar_entry("p", "25 GNU.sparse.major=1 xx\n", 'x')), {"sparse"});
 }
 
-// Any byte may be another: an error, or members within the file.
+// After a change to any byte: an error, or members within the file.
 TEST_F(TarTest, AnyChangedByteIsHandled) {
   const std::string good =
       pax("path", "long.txt") + tar_entry("a", "alpha") + tar_entry("b.txt", "beta") + kTarEnd;

@@ -58,7 +58,7 @@ class Page {
     }
   }
 
-  // Returns the numbers after the first two cells; empty if there is no such row.
+  // Returns the numbers after the first two cells; empty without such a row.
   std::vector<double> row(const std::string& first, const std::string& second) const {
     const auto it = rows_.find({first, second});
     return it == rows_.end() ? std::vector<double>() : it->second;
@@ -97,7 +97,7 @@ struct Bytes {
   double peak = 0, parameters = 0, states = 0, gradients = 0, gathered = 0, activations = 0;
 };
 
-// In 1e9 bytes, of a rank on a GPU that is not here.
+// In 1e9 bytes, for a rank on a GPU that is not here.
 Bytes planned(const ShapedDecoder& model, int world, const ShardingOptions& sharding) {
   Options options = plan_options(model.path(), LossKind::kCrossEntropy, 1);
   options.launch.device = DeviceChoice::kCuda;
@@ -142,7 +142,7 @@ TEST(MemoryPage, TwelveGigabytesUnderEveryStrategy) {
       const bool keeps = strategy == Strategy::kNoShard || strategy == Strategy::kZero1;
       const double arithmetic = whole * resting(strategy, world);
       const double counted = b.parameters + b.states + (keeps ? b.gradients : 0);
-      if (world == 1) continue;  // reductions are copies then, and units give their slots back
+      if (world == 1) continue;  // reductions are copies then, and units return their slots
       EXPECT_NEAR(counted, arithmetic, kNear * arithmetic) << world;
     }
   }
@@ -164,7 +164,7 @@ TEST(MemoryPage, ZerosTableBesideOurs) {
     expect_row(page, format_text("{}, 7.5B", strategy_name(strategy)), "64",
                {published.at(strategy), b.peak - b.activations, rests, b.gathered, b.gradients});
     const double zero = published.at(strategy);
-    const double shard = 2 * whole / 64;  // of 16-bit values
+    const double shard = 2 * whole / 64;  // 16-bit values
     double compared = 0;
     if (strategy == Strategy::kNoShard || strategy == Strategy::kZero1) {
       compared = rests + b.gradients - 2 * whole;  // ours are float32

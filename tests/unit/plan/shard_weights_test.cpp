@@ -91,7 +91,7 @@ TEST(ShardWeights, UniqueSpansAreWholeBlocks) {
 }
 
 TEST(NormBlocks, EqualPartsAreCutByThemselves) {
-  const NormBlocks blocks{2064};  // two whole blocks and one of 16
+  const NormBlocks blocks{2064};  // two whole blocks and one with 16
   EXPECT_EQ(blocks.of_part(), 3);
   EXPECT_EQ(blocks.end(0), 1024);
   EXPECT_EQ(blocks.end(2047), 2048);

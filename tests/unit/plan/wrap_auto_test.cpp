@@ -22,7 +22,7 @@ const std::string kTopology = topology(20);
 
 struct Place {
   int world;
-  bool hosts;  // two, as kTopology says; else ranks of one host
+  bool hosts;  // two, from kTopology; else ranks on one host
 };
 
 struct Model {
@@ -52,7 +52,7 @@ struct Counts {
   int only_with_it = 0;
 };
 
-// The first three candidates are the policies, unless two of them make the same units.
+// The first three candidates are the policies, unless two policies make the same units.
 void expect_no_worse(const CompiledRun& chosen, const std::vector<size_t>& bytes, size_t limit) {
   const auto taken = std::ranges::find_if(chosen.candidates, &Candidate::chosen);
   ASSERT_NE(taken, chosen.candidates.end());
@@ -115,8 +115,8 @@ TEST(WrapAuto, IsNoWorseThanAnyPolicyAndFitsWhereNoneDoes) {
   EXPECT_GE(counts.only_with_it, 10);
 }
 
-// A large alpha joins units. Computing takes next to no time here, so the kernels' measured times,
-// which differ with the machine's load, decide nothing.
+// A large alpha joins units. Computing takes almost no time here, so the kernels' measured times,
+// which vary with the machine's load, decide nothing.
 TEST(WrapAuto, ALargeLatencyJoinsUnits) {
   const Model gpt{source("samples/gpt/gpt.onnx"), LossKind::kCrossEntropy, 4};
   Planner planner = planner_of(gpt, {8, true}, topology(1e12));
