@@ -46,7 +46,7 @@ TEST_P(Conformance, GradientAgreesWithFiniteDifferences) {
 INSTANTIATE_TEST_SUITE_P(Operators, Conformance, ::testing::ValuesIn(all_operators()),
                          operator_test_name);
 
-// Not a gradient without the part that comes through the scores.
+// A gradient without the part through the scores would be wrong, so it is refused.
 TEST(GradientOf, AttentionRefusesAGradientOfItsScores) {
   const Registry registry = make_registry();
   const TensorDesc heads{DType::kFloat32, {1, 2, 3, 4}};
@@ -55,7 +55,7 @@ TEST(GradientOf, AttentionRefusesAGradientOfItsScores) {
               HasSubstr("expected no gradient of output 3 (qk_matmul_output)"));
 }
 
-// --- the checks themselves, on a Relu with one thing wrong ---
+// --- the checks themselves, on a Relu with one fault ---
 
 using Run = Status (*)(const KernelArgs&);
 
@@ -64,7 +64,7 @@ std::unique_ptr<Kernel> create(const Problem&) {
   return make_kernel(run);
 }
 
-constexpr int64_t kCount = 37;  // elements of the sample
+constexpr int64_t kCount = 37;  // elements in the sample
 
 void relu(const KernelArgs& a, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {

@@ -1,5 +1,5 @@
 // Properties of Gemm, MatMul, Conv and MaxPool that conformance does not check: NaN is never
-// hidden, ties go to the first, and wrong shapes are refused with both numbers.
+// hidden, the first wins a tie, and wrong shapes are refused with both numbers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -16,7 +16,7 @@ class FusionHeads : public testing::Fusion {
   static constexpr int64_t kBatch = 2, kRows = 5, kHeads = 4, kWidth = 6;
   static constexpr int64_t kColumns = kHeads * kWidth;
 
-  // [batch rows, columns], as a product leaves it.
+  // [batch rows, columns], as a product writes it.
   ValueId product(const std::string& name, int64_t columns = kColumns) {
     const ValueId x = maker.parameter("x" + name, {kBatch * kRows, 3});
     return op("MatMul", {x, maker.parameter("w" + name, {3, columns})});
@@ -27,7 +27,7 @@ class FusionHeads : public testing::Fusion {
   ValueId transposed(ValueId x, const std::vector<int64_t>& perm) {
     return op("Transpose", {x}, {{"perm", perm}});
   }
-  // [batch, heads, rows, width] of [batch rows, heads width].
+  // [batch, heads, rows, width] from [batch rows, heads width].
   ValueId heads(ValueId x, int64_t count = kHeads) {
     return transposed(reshaped(x, {kBatch, kRows, count, kWidth}), kSwap);
   }
@@ -36,8 +36,8 @@ class FusionHeads : public testing::Fusion {
     return op("MatMul", {rows, maker.parameter("wo", {kColumns, 3})});
   }
 
-  // Loss and gradients are the same to the last bit, and so many nodes of these operators are left,
-  // forwards and backwards.
+  // Loss and gradients have the same bits, and forward and backward still have `left` nodes of each
+  // operator.
   void expect_left(ValueId result, const std::set<std::string>& rules,
                    const std::map<std::string, int>& left) {
     expect_same(result, rules, 0);
@@ -87,7 +87,7 @@ TEST_F(FusionHeads, PartsBehindATranspose) {
   expect_left(projected(op("Attention", qkv)), kBoth, {});
 }
 
-// As GPT-NeoX: the three parts of each head side by side.
+// As in GPT-NeoX: each head's three parts side by side.
 TEST_F(FusionHeads, PartsOfEachHead) {
   const ValueId all = reshaped(product("qkv", 3 * kColumns), {kBatch, kRows, kHeads, 3 * kWidth});
   const auto parts = ops("Split", {transposed(all, kSwap)},
@@ -95,7 +95,7 @@ TEST_F(FusionHeads, PartsOfEachHead) {
   expect_left(projected(op("Attention", parts, causal)), kBoth, {});
 }
 
-// As torch.nn.MultiheadAttention: rows are [rows, batch], heads and samples one axis.
+// As in torch.nn.MultiheadAttention: rows are [rows, batch], heads and samples one axis.
 TEST_F(FusionHeads, SamplesInsideOfRows) {
   const auto inner = [&](const std::string& name) {
     const ValueId x = reshaped(product(name), {kRows, kBatch * kHeads, kWidth});
@@ -118,7 +118,7 @@ TEST_F(FusionHeads, AttentionFromItsPieces) {
   EXPECT_THAT(operators(graph), Not(Contains("Split"))) << text(graph);
 }
 
-// The copy in front of a rotation is needed; V's is not.
+// A rotation needs the copy before it; V needs none.
 TEST_F(FusionHeads, WhatIsRotatedIsReadAsItIs) {
   const ValueId table = maker.input("table", {DType::kFloat32, {kBatch, kRows, kWidth / 2}});
   const auto rotated = [&](const std::string& name) {

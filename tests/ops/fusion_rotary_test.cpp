@@ -1,4 +1,4 @@
-// Rotary embeddings in the spellings of the exporters.
+// Rotary embeddings in the exporters' spellings.
 #include "tests/support/fusion_fixture.h"
 #include "tests/support/namespaces.h"
 
@@ -32,7 +32,7 @@ class FusionRotary : public testing::Fusion {
     const ValueId low = last(x, 0, d / 2), high = last(x, d / 2, INT64_MAX);
     return sum(x, joined(op("Neg", {high}), low), cos, sin);
   }
-  // Adds something trained after x, so that a gradient passes through the rotation.
+  // Adds a trained value after x, so that a gradient passes through the rotation.
   ValueId scaled(const Shape& shape) {
     const ValueId x = maker.parameter("x", shape);
     return op("Mul", {x, number(1.5)});
@@ -80,12 +80,12 @@ TEST_F(FusionRotary, APartOfTheHead) {
             2);  // whole, then the part
 }
 
-// Graphs that look alike and are not: nothing fires.
+// Graphs that only look alike: no rule fires.
 TEST_F(FusionRotary, LeavesOtherSumsAlone) {
   const ValueId x = scaled({2, 3, 5, 8});
   const ValueId cos = maker.input("cos", {DType::kFloat32, {5, 8}});  // halves that may differ
   const ValueId trained = maker.parameter("trained", {5, 4});
-  const ValueId learned = joined(trained, trained);  // equal halves that want a gradient
+  const ValueId learned = joined(trained, trained);  // equal halves that need a gradient
   const ValueId low = last(x, 0, 4), high = last(x, 4, 8);
   const ValueId table = doubled({5, 8}, 0);
   const ValueId swapped = sum(x, joined(op("Neg", {low}), high), table, table);

@@ -1,4 +1,4 @@
-// Every fusion in the spellings of the exporters: it happens, it can be switched off, and loss and
+// Every fusion in the exporters' spellings: it happens, it can be switched off, and loss and
 // gradients are the same either way.
 #include <cmath>
 #include <limits>
@@ -170,10 +170,10 @@ TEST_F(Fusion, OnlyAMaskThatIsCausalityIsTakenForIt) {
   EXPECT_FALSE(is_fused(other));
 }
 
-// Bands that fusion finds in masks of 5 queries and 5 keys.
+// Bands that fusion finds in masks for 5 queries and 5 keys.
 class MaskBands : public Fusion {
  protected:
-  // The band that is found; empty: none.
+  // The band found; empty: none.
   std::vector<int64_t> band_of(ValueId mask) {
     const ValueId q = maker.parameter(format_text("q{}", ++queries_), {2, 3, 5, 8});
     const ValueId y = op("Attention", {q, q, q, mask});
@@ -259,7 +259,7 @@ TEST_F(Fusion, ChainOfElementwiseOperators) {
   EXPECT_THAT(testing::operators(fused), ::testing::ElementsAre("ofsdp.Chain", "ofsdp.MseLoss"));
 }
 
-// Nodes of the backward pass that read a chain's result.
+// Backward nodes that read a chain's result.
 size_t backward_readers_of_chains(const Graph& graph) {
   const GraphUses uses(graph);
   size_t count = 0;
@@ -293,7 +293,7 @@ TEST_F(Fusion, AGradientReturnsTheResultOfItsChainAgain) {
 TEST_F(Fusion, ChainsEndWhereOthersRead) {
   const ValueId x = maker.parameter("x", {3, 400});
   const ValueId y = op("Tanh", {op("Neg", {x})});                      // read twice below
-  const ValueId square = op("Exp", {op("Neg", {op("Mul", {y, y})})});  // y by one node only there
+  const ValueId square = op("Exp", {op("Neg", {op("Mul", {y, y})})});  // only one node reads y
   expect_same(op("Add", {op("Sigmoid", {y}), square}), {"chain"});
   const Graph fused = fuse(maker.graph, {maker.graph.terms[0].value}, {{}, 0});
   EXPECT_THAT(testing::operators(fused),

@@ -1,5 +1,5 @@
-// Optimizers of whole matrices: Adafactor as torch.optim has it, Muon's orthogonal matrices against
-// a plain loop in double.
+// Optimizers of whole matrices: Adafactor as in torch.optim, Muon's orthogonal matrices against a
+// plain loop in double.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +24,7 @@ double norm(const auto& values) {
 
 // ---- Adafactor ----
 
-// A parameter of matrices. It sums squares in spans that end at `cuts`, as ranks
+// A parameter of matrices under Adafactor. It sums squares in spans that end at `cuts`, as ranks
 // do.
 class FactoredParameter {
  public:
@@ -143,7 +143,7 @@ TEST(Adafactor, SumsTheSquaresOfAnySpan) {
     }
     for (size_t i = 0; i < rows.size(); ++i)
       EXPECT_FLOAT_EQ(rows[i], static_cast<float>(exact_rows[i]));
-    const bool whole = last - first >= 2100;  // else columns of the matrix are 0 where untouched
+    const bool whole = last - first >= 2100;  // else untouched columns in the matrix are 0
     for (size_t i = 0; i < columns.size(); ++i) {
       if (!whole && exact_columns[i] < 0) continue;
       EXPECT_FLOAT_EQ(columns[i], static_cast<float>(exact_columns[i])) << i;
@@ -173,7 +173,7 @@ Matrix turned(const Matrix& a) {
   return made;
 }
 
-// As torch.optim.Muon has it, with a transposition where there are more rows than columns.
+// As in torch.optim.Muon, with a transposition if there are more rows than columns.
 Matrix orthogonal(Matrix x) {
   const bool tall = x.size() > x[0].size();
   if (tall) x = turned(x);
@@ -262,8 +262,8 @@ TEST(Muon, MatricesAreDealtByTheirCost) {
   EXPECT_EQ(owner(0, 0), 0);  // the costliest
   EXPECT_EQ(owner(0, 2), 1);
   EXPECT_EQ(owner(0, 3), 2);
-  EXPECT_EQ(owner(0, 1), 2);  // with the least of the others
-  EXPECT_EQ(owner(1, 0), 2);  // of all units so far
+  EXPECT_EQ(owner(0, 1), 2);  // has the least so far
+  EXPECT_EQ(owner(1, 0), 2);  // has the least in all units so far
   EXPECT_EQ(owner(2, 0), 2);
 }
 

@@ -14,7 +14,7 @@ constexpr DType kFloats[] = {DType::kFloat8E4M3FN, DType::kFloat8E4M3FNUZ, DType
                              DType::kFloat8E5M2FNUZ, DType::kFloat4E2M1};
 constexpr NarrowRounding kNoLimit{.saturate = false};
 
-// https://onnx.ai/onnx/technical/float8.html: the codes of the text, and their values.
+// https://onnx.ai/onnx/technical/float8.html: the text's codes, and their values.
 TEST(NarrowTypes, CodesHaveTheValuesOfTheText) {
   EXPECT_EQ(narrow_value(DType::kFloat8E4M3FN, 0x7E), 448);
   EXPECT_EQ(narrow_value(DType::kFloat8E4M3FN, 0x08), 0x1p-6f);
@@ -76,7 +76,7 @@ TEST(NarrowTypes, RoundToTheNearestAndToEven) {
   }
 }
 
-// The two tables of https://onnx.ai/onnx/operators/onnx__Cast.html.
+// The two tables in https://onnx.ai/onnx/operators/onnx__Cast.html.
 TEST(NarrowTypes, ValuesBeyondTheLargest) {
   const uint8_t most[] = {0x7E, 0x7F, 0x7B, 0x7F};
   const uint8_t beyond[] = {0x7F, 0x80, 0x7C, 0x80};

@@ -62,7 +62,7 @@ class OldOpsets : public ::testing::Test {
     return graph;
   }
 
-  // Output y of a model with the input x.
+  // Output y for the model's input x.
   Result<Floats> result(const std::string& text) {
     OFSDP_ASSIGN_OR_RETURN(const Graph graph, imported(text));
     const Shape shape(axes);
@@ -100,7 +100,7 @@ class OldOpsets : public ::testing::Test {
 
   Folder folder;
   Registry registry = make_registry();
-  std::map<std::string, Floats> stored;  // of the model that was imported last
+  std::map<std::string, Floats> stored;  // of the last imported model
   std::vector<int64_t> axes;             // of the first input
 };
 
@@ -177,14 +177,14 @@ TEST_F(OldOpsets, PReluBeforeOpset7HasASlopeForEachChannel) {
     const double a = -static_cast<double>(x[i]);
     return a > 0 ? a : a * slopes[i / 4 % 3];
   });
-  // One value is for all channels.
+  // One value serves all channels.
   expect(model(6,
                "(float[2, 3, 4] x) => (float[2, 3, 4] y) <float[1] s = {0.5}> "
                "{ y = PRelu (x, s) }"),
          24, [](size_t i, const Floats& x) { return x[i] > 0 ? x[i] : x[i] / 2; });
 }
 
-// Rows of 12, 6 and 2 elements.
+// Rows have 24, 12 and 4 elements.
 TEST_F(OldOpsets, HardmaxSoftmaxAndLogSoftmaxBeforeOpset13HaveRowsBehindTheAxis) {
   for (const auto& [axis, row] : {std::pair{0, 24}, std::pair{1, 12}, std::pair{2, 4}}) {
     const auto whole = static_cast<size_t>(row);
@@ -218,7 +218,7 @@ TEST_F(OldOpsets, HardmaxSoftmaxAndLogSoftmaxBeforeOpset13HaveRowsBehindTheAxis)
          });
 }
 
-// A branch reads the value by the name that it has in the file.
+// A branch reads the value under its name in the file.
 TEST_F(OldOpsets, SubgraphsReadTheWholeResultAndAreConvertedToo) {
   const std::string text =
       "(float[2, 3, 4] x) => (float[2, 3, 4] y) { h = Hardmax (x) c = Constant<value = bool {1}> "
@@ -264,7 +264,7 @@ TEST_F(OldOpsets, ResizeOfOpset10AndUpsampleStartAtTheCorner) {
   expect(model(1, upsample1), 48, formula);
 }
 
-// Scales 0.75 and 1.5 of 6 and 4: rounded up where an axis shrinks, down where it grows.
+// Scales 0.75 and 1.5 for 6 and 4: rounded up where an axis shrinks, down where it grows.
 TEST_F(OldOpsets, NearestOfOpset10RoundsByTheDirectionOfTheAxis) {
   const auto formula = [](size_t i, const Floats& x) {
     const auto row = static_cast<size_t>(std::ceil(static_cast<double>(i / 6) / 0.75));
@@ -440,7 +440,7 @@ TEST_F(OldOpsets, RecurrentOperatorsBeforeOpset7GiveTheWholeSequence) {
   }
 }
 
-// A line of a user's: file, node, operator, opset, and no place in sources.
+// A line for users: file, node, operator, opset, and no place in sources.
 TEST_F(OldOpsets, MessagesNameNodeAndOpset) {
   const auto is_good = [](const char* where) {
     return AllOf(HasSubstr("old.onnx: "), HasSubstr(where), Not(HasSubstr("third_party")),

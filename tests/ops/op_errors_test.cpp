@@ -1,4 +1,4 @@
-// Messages of operators about wrong data and shapes: one line with the expected and the
+// Messages from operators about wrong data and shapes: one line with the expected and the
 // found.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ constexpr DType kF = DType::kFloat32;
 constexpr DType kI = DType::kInt64;
 
 struct Outcome {
-  std::string error;                         // "" when the run was fine
+  std::string error;                         // "" after a good run
   std::vector<std::vector<double>> outputs;  // plain
 };
 

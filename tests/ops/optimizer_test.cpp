@@ -18,7 +18,7 @@ struct Trial {
   const char* optimizer;
   OptimizerSettings settings;
   double lr;
-  std::vector<float> torch = {};  // parameters after 20 updates of torch.optim (2.x, foreach=False)
+  std::vector<float> torch = {};  // parameters after 20 updates by torch.optim (2.x, foreach=False)
 };
 
 OptimizerSettings settings(double weight_decay, double momentum = 0, bool nesterov = false) {
@@ -102,7 +102,7 @@ std::vector<Trial> trials() {
            with_betas(settings(0.05), 0.4, 0.9),
            0.02,
            {0.44779405f, -1.11218262f, 1.76505864f, 0.0944887176f, -0.661114633f}},
-          {"lion",  // of the paper's own implementation: torch.optim has none
+          {"lion",  // from the paper's own implementation: torch.optim has none
            with_betas(settings(0.1), 0.9, 0.99),
            0.01,
            {0.470075697f, -1.08633065f, 1.76226699f, 0.10278184f, -0.655679107f}}};
@@ -114,7 +114,7 @@ std::string label(const Trial& trial) {
          std::to_string(trial.settings.momentum);
 }
 
-// Parameters and states of one optimizer; `offset` moves all starts off their alignment.
+// An optimizer's parameters and states; `offset` moves all starts off their alignment.
 template <typename T>
 class Shard {
  public:
@@ -125,7 +125,7 @@ class Shard {
     states_.resize(def_->states(trial.settings).size(), std::vector<T>(offset + count_, T(0)));
   }
 
-  // One update, done in spans that end at each of `cuts` and at the end.
+  // One update, done in spans that end at each cut and at the end.
   void step(const std::vector<T>& grad, int64_t number, const std::vector<size_t>& cuts = {}) {
     size_t begin = 0;
     std::vector<size_t> ends = cuts;
@@ -263,7 +263,7 @@ OptimizerSettings lamb_settings(double weight_decay) {
   return with_eps(settings(weight_decay), 1e-6);
 }
 
-// The same 20 updates as of the others, written down in PyTorch's float32 operations.
+// The same 20 updates as for the others, written in PyTorch's float32 operations.
 TEST(Lamb, FollowsTorch) {
   LambParameter shard({0.5f, -1.25f, 2.0f, 0.125f, -0.75f}, lamb_settings(0.1), 0.01);
   const float torch[] = {0.442102432f, -1.03186548f, 1.66126275f, 0.0842500329f, -0.613191426f};
@@ -299,7 +299,7 @@ TEST(Lamb, FollowsItsReferenceInDoubleWhateverTheCut) {
 
 TEST(Lamb, TheRatioIsOneWhereANormIsZero) {
   LambParameter zero({0.0f, 0.0f}, lamb_settings(0), 0.5);
-  zero.step({2.0f, -3.0f}, 1);  // the first step of Adam: signs
+  zero.step({2.0f, -3.0f}, 1);  // Adam's first step: signs
   EXPECT_NEAR(zero.param()[0], -0.5f, 1e-5f);
   EXPECT_NEAR(zero.param()[1], 0.5f, 1e-5f);
   LambParameter still({1.0f, 2.0f}, lamb_settings(0), 0.5);

@@ -1,6 +1,6 @@
 // Products of 16-bit floats by blocks in float32 against the definition, on any processor: every
 // orientation, addend and scale, with more than one block along each axis. And the choice of
-// products that are multiplied so.
+// products that use blocks.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace product_blocks_test {
 
 using kernels::ops::MatrixProduct;
 
-// dst is rounded once: half a unit in the last place of the largest value, sqrt(inner) or so.
+// dst is rounded once: half a unit in the last place for the largest value, about sqrt(inner).
 void expect_product(const MatrixProduct& p) {
   const double unit = p.dtype == DType::kFloat16 ? 0x1p-11 : 0x1p-8;
   const double largest = 1 + 2 * std::sqrt(static_cast<double>(p.inner));

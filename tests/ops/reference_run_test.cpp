@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 class ReferenceRunTest : public ::testing::Test {
  protected:
-  // loss = mean(op(w, more ..) * x) of three elements.
+  // loss = mean(op(w, more ..) * x) over three elements.
   ValueId mean_of(const std::string& op, const Attributes& attributes = {},
                   const std::vector<ValueId>& more = {}) {
     w_ = maker_.parameter("w", {3});
@@ -90,7 +90,7 @@ TEST_F(ReferenceRunTest, RunsTheKernelOfAnOperatorWithoutReference) {
   EXPECT_NEAR(slope.value, expected, 1e-4 * std::abs(expected));
 }
 
-// Exporters write the largest int64 for "to the end"; as a double it is 2^63, which is no int64.
+// Exporters write the largest int64 for "to the end"; as a double it is 2^63, too large for int64.
 TEST_F(ReferenceRunTest, SlicesToTheLargestInt64) {
   const ValueId starts = maker_.ints({0}), axes = maker_.ints({0}), steps = maker_.ints({1});
   const ValueId ends = maker_.ints({std::numeric_limits<int64_t>::max()});
@@ -103,7 +103,7 @@ TEST_F(ReferenceRunTest, SlicesToTheLargestInt64) {
   EXPECT_NEAR(run.loss(), 8.5 / 3, 1e-15);
 }
 
-// w / 0.5 is 0.68 and -1.8, which are rounded to 1 and -2, and 200, which 127 clips.
+// w / 0.5 is 0.68 and -1.8, rounded to 1 and -2, and 200, clipped to 127.
 TEST_F(ReferenceRunTest, DifferentiatesRoundingToIntegersStraightThrough) {
   const std::vector<double> w{0.34, -0.9, 100};
   for (const bool learned : {false, true}) {
@@ -178,7 +178,7 @@ TEST_F(SlowReferenceRunTest, StartsNoNodeThatWouldEndAfterTheDeadline) {
   EXPECT_EQ(slow_runs, before);
 }
 
-// Only nodes that see a value count, here the slow one for w and the others for x.
+// Only nodes that depend on a value count: here the slow one for w and the others for x.
 TEST_F(SlowReferenceRunTest, TellsHowLongAPassBehindAValueLasts) {
   EXPECT_GE(run_->pass_behind(w_) - run_->pass_behind(x_), std::chrono::milliseconds(50));
   EXPECT_EQ(run_->pass_behind(maker_.graph.terms[0].value), ReferenceRun::Clock::duration{});

@@ -21,7 +21,7 @@ std::vector<std::string> differentiable() {
   return operator_names([](const OpDef& op) { return op.grad != nullptr; });
 }
 
-// Integers that are data (labels, indices, positions) fit the sizes of their own sample alone.
+// Integers that are data (labels, indices, positions) fit only the sizes in their sample.
 bool has_integer_data(const SampleCase& sample) {
   for (size_t i = 0; i < sample.inputs.size(); ++i) {
     const bool known = std::ranges::count(sample.constant_inputs, i) > 0;
@@ -71,7 +71,7 @@ class SampleCases : public ::testing::TestWithParam<std::string> {
         .ok();
   }
 
-  // Random operators have no finite differences, and integer data no other sizes.
+  // Random operators have no finite differences, and integer data fit no other sizes.
   bool can_resize() const {
     return std::ranges::any_of(testing::samples_of(op_), [](const SampleCase& sample) {
       return small(sample) && !has_integer_data(sample);

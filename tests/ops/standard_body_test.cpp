@@ -1,5 +1,5 @@
-// The bodies in standard operators against the references of the operators that they stand for, on
-// the operators' own sample cases: both in double.
+// The bodies in standard operators against the references of the replaced operators, on the
+// operators' own sample cases: both in double.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -115,7 +115,7 @@ TEST(StandardBodyTest, MaxPoolGradTakesIndices) {
   }
 }
 
-// The body takes the place of such a node alone; others have kernels, which samples are for.
+// The body replaces only such a node; others have kernels, and the samples cover these.
 TEST(StandardBodyTest, FusedMatMulMovesTheBatch) {
   const Registry registry = make_registry();
   const OpDef& op = registry.get("com.microsoft.FusedMatMul");

@@ -23,7 +23,7 @@ namespace stored_state_test {
 
 constexpr StateForm kForms[] = {StateForm::kSigned8, StateForm::kUnsigned8};
 
-// An array of a state that begins as zeros.
+// A state's array that begins as zeros.
 class Stored {
  public:
   Stored(StateForm form, int64_t numel) : numel_(numel), memory_(stored_bytes(form, numel) + 64) {
@@ -141,7 +141,7 @@ std::vector<float> blocks_of(StateForm form, size_t count, uint32_t seed) {
   return values;
 }
 
-// Then a checkpoint may hold decoded values.
+// So a checkpoint may hold decoded values.
 TEST(StoredState, DecodedValuesEncodeToTheSameBits) {
   for (const StateForm form : kForms) {
     const Stored first(form, blocks_of(form, 100 * kStateBlock + 77, 1));
@@ -297,7 +297,7 @@ OptimizerSettings settings() {
   return made;
 }
 
-// One update of whole arrays: decoded, advanced, encoded.
+// One update on whole arrays: decoded, advanced, encoded.
 void update_whole(const OptimizerDef& optimizer, std::vector<float>& param,
                   const std::vector<float>& grad, std::vector<Stored>& states, int64_t step) {
   std::vector<std::vector<float>> values;

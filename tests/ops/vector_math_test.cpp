@@ -25,7 +25,7 @@ double ulps(float found, double expected) {
 
 struct Form {
   const char* name;
-  float (*separate)(float);  // products are rounded before they are added
+  float (*separate)(float);  // rounds products before it adds them
   float (*fused)(float);     // as a processor with AVX2, or aarch64, computes it
   double (*library)(double);
   double most;  // units in the last place
@@ -70,7 +70,7 @@ void check_form(const Form& form, float (*vector)(float)) {
       at = x;
     }
   };
-  // A prime step: every exponent, always other mantissas.
+  // A prime step: every exponent, always with other mantissas.
   for (uint64_t bits = 0; bits <= 0xffffffffu; bits += 4093) {
     check(std::bit_cast<float>(static_cast<uint32_t>(bits)));
   }

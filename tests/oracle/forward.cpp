@@ -77,7 +77,7 @@ Status write_npy(const std::string& path, const Constant& value) {
   return stream ? ok_status() : fault("{}: cannot be written", path);
 }
 
-// As the evaluation of a run; the outputs are copies, so that they are plain and all activations.
+// As in a run's evaluation; the outputs are copies, so that all are plain activations.
 Result<Graph> compiled(const OnnxFile& file, const Registry& registry, const std::string& folder,
                        Inputs& inputs) {
   OFSDP_ASSIGN_OR_RETURN(Graph graph, import_onnx(file, registry));

@@ -1,4 +1,4 @@
-// forward_sample MODEL.onnx FOLDER: one forward pass of the file on a made-up batch, training
+// forward_sample MODEL.onnx FOLDER: one forward pass of the file on a made-up batch, with training
 // switches off. Writes inputs and outputs as raw bytes into FOLDER and a line for each to stdout:
 //
 //   input NAME DTYPE [SHAPE] FILE

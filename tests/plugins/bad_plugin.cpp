@@ -1,5 +1,5 @@
-// A plug-in that is wrong in the way that OFSDP_BAD_PLUGIN names: com.example.ScaledTanh, as the
-// example has it, with one thing spoilt. Without the variable it is right.
+// A plug-in with the fault that OFSDP_BAD_PLUGIN names: com.example.ScaledTanh from the example,
+// with one thing spoilt. Without the variable it is right.
 #include <ofsdp_plugin.h>
 
 #include <cmath>
@@ -55,7 +55,7 @@ int32_t forward(const ofsdp_node* node) {
   return OFSDP_OK;
 }
 
-// "wrong_gradient:1.03" is 3 % off.
+// "wrong_gradient:1.03" is wrong by 3 %.
 float gradient_factor() {
   const std::string name = "wrong_gradient";
   if (mode() == name) return 1.5f;

@@ -25,7 +25,7 @@ namespace {
 using Execute = int(const void* primitive, void* stream, int count, const void* arguments);
 
 long ours = 0, onednn = 0, runs = 0;
-bool inside = false;  // of oneDNN
+bool inside = false;  // in oneDNN
 
 bool on_main_thread() { return syscall(SYS_gettid) == getpid(); }
 
@@ -33,7 +33,7 @@ void count() {
   if (on_main_thread()) ++(inside ? onednn : ours);
 }
 
-// dlsym may allocate, so it is called before anything is counted.
+// dlsym may allocate, so it is called before counting starts.
 Execute* real_execute = nullptr;
 __attribute__((constructor)) void find_execute() {
   real_execute = reinterpret_cast<Execute*>(dlsym(RTLD_NEXT, "dnnl_primitive_execute"));

@@ -79,7 +79,7 @@ __attribute__((destructor)) void report() {
   close(fd);
 }
 
-// Sets errno: reading this fails.
+// Whether reading this file fails; then sets errno.
 bool is_unreadable(int fd) {
   const char* number = getenv("FAIL_READS");
   const char* part = getenv("FAIL_READS_OF");

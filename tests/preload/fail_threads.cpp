@@ -1,5 +1,5 @@
-// A library for LD_PRELOAD: as under a limit of processes, pthread_create fails with EAGAIN once it
-// has made $FAIL_THREADS threads; in rank $FAIL_RANK alone, where that is set.
+// A library for LD_PRELOAD: as under a process limit, pthread_create fails with EAGAIN after it has
+// made $FAIL_THREADS threads; only in rank $FAIL_RANK, if that is set.
 #include <dlfcn.h>
 #include <pthread.h>
 

@@ -1,5 +1,5 @@
 // One state, saved by N ranks under one strategy, loaded by M under another and saved again: the
-// same bits everywhere, in memory, in both checkpoints and in the files exported from them. Ranks
+// same bits everywhere, in memory, in both checkpoints and in files exported from them. Ranks
 // are set up one after another in this process.
 //
 // OFSDP_RESHARD_ALL takes the large models through every pair; OFSDP_RESHARD_MODEL is one more
@@ -38,7 +38,7 @@ struct Arrangement {
   CheckpointType type = CheckpointType::kSharded;
 };
 
-// Values that only the elements of this tensor have.
+// Values that only this tensor's elements have.
 class Pattern {
  public:
   Pattern(const std::string& kind, const std::string& name)
@@ -61,7 +61,7 @@ class Rank {
     options_.model = model.path;
     options_.losses[0].kind = model.loss;
     options_.optimizer.kind = model.optimizer;
-    options_.optimizer.momentum = 0.9;  // of Muon
+    options_.optimizer.momentum = 0.9;  // for Muon
     const auto beside = std::filesystem::path(model.path).parent_path() / "data";
     if (!std::filesystem::is_directory(beside) ||
         beside.string().find("mnist") != std::string::npos)
@@ -131,7 +131,7 @@ class Rank {
   std::unique_ptr<RankState> state_;
 };
 
-// gcc 12 takes the pointer in a Result, moved from, for the Result itself.
+// gcc 12 takes the pointer in a moved-from Result for the Result itself.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wfree-nonheap-object"
 std::unique_ptr<CheckpointReader> reader_of(const std::string& folder) {
@@ -141,7 +141,7 @@ std::unique_ptr<CheckpointReader> reader_of(const std::string& folder) {
 }
 #pragma GCC diagnostic pop
 
-// All ranks of an arrangement set up, changed by `prepare`, and saved; rank 0 last, as it commits.
+// All ranks in an arrangement set up, changed by `prepare`, and saved; rank 0 last, as it commits.
 template <typename F>
 void save_all(const Model& model, const Arrangement& a, const std::string& dir,
               const std::string& from, F prepare) {
@@ -211,7 +211,7 @@ std::vector<Arrangement> arrangements() {
   for (int world = 1; world <= 4; ++world) {
     for (const Strategy s : {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard,
                              Strategy::kZero1, Strategy::kHybridShard}) {
-      if (is_hybrid(s) && world != 4) continue;  // in pairs; elsewhere it is one of the others
+      if (is_hybrid(s) && world != 4) continue;  // in pairs; else it equals another strategy
       const auto type = static_cast<CheckpointType>((world + static_cast<int>(s)) % 3);
       all.push_back({world, s, world % 2 == 0 ? WrapPolicy::kNone : WrapPolicy::kSize, type});
     }
@@ -219,7 +219,7 @@ std::vector<Arrangement> arrangements() {
   return all;
 }
 
-// `stride`: only every so-and-so-many-th pair.
+// `stride`: tries every stride-th pair.
 void expect_all_pairs(const Model& model, size_t stride) {
   const std::vector<Arrangement> all = arrangements();
   for (size_t i = 0; i < all.size(); ++i) {
@@ -247,7 +247,7 @@ TEST(ReshardTest, Perceptron) {
       stride_or_all(5));
 }
 
-// Factors of rows and columns, and states that some parameters alone have.
+// Factors for rows and columns, and states that only some parameters have.
 TEST(ReshardTest, PerceptronOfMatrixOptimizers) {
   for (const OptimizerKind optimizer : {OptimizerKind::kAdafactor, OptimizerKind::kMuon}) {
     expect_all_pairs({OFSDP_SOURCE_DIR "/tests/fixtures/mlp/model.onnx", LossKind::kCrossEntropy,
@@ -261,7 +261,7 @@ TEST(ReshardTest, Mnist) {
                    stride_or_all(17));
 }
 
-// Counts how often files in a folder are opened.
+// Counts how often a folder's files are opened.
 class Opens {
  public:
   explicit Opens(const std::string& folder) : events_(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
@@ -286,7 +286,7 @@ class Opens {
   UniqueFd events_;
 };
 
-// OFSDP_RANKS: how many ranks, for bench/many_ranks.sh; every so-many-th of them resumes.
+// OFSDP_RANKS: the number of ranks, for bench/many_ranks.sh; then only every n-th rank resumes.
 TEST(ReshardTest, ARankOpensItsShareOfTheFiles) {
   const char* const asked = std::getenv("OFSDP_RANKS");
   const int world = asked == nullptr ? 24 : std::atoi(asked), stride = std::max(world / 64, 1);

@@ -18,7 +18,7 @@ void idle() {
   while (true) pause();
 }
 
-// Reduces for ever; `odd` stops taking part at step 7 and does `odd_does` instead.
+// Reduces for ever; `odd` leaves at step 7 and does `odd_does` instead.
 RankProcesses::Body reducing(int odd, std::function<Status(Communicator&)> odd_does) {
   return [=](Communicator& c, MemoryLedger& ledger) -> Status {
     auto base = c.allocate_shared(ledger, 64 * static_cast<size_t>(c.size()));
@@ -39,7 +39,7 @@ Status die(Communicator&) {
   return {};
 }
 
-// Exactly one rank other than `odd` claims the failure, with a fault; the other ranks have heard of
+// Exactly one rank other than `odd` claims the failure, with a fault; the others have heard of
 // it.
 void expect_one_reporter(RankProcesses& ranks, int world, int odd, const std::string& message,
                          double within) {
@@ -139,7 +139,7 @@ TEST(Hang, EndsAtTheTimeoutAndNamesTheRank) {
 }
 
 TEST(Hang, TheRankAtTheEndOfAChainOfWaitsIsNamed) {
-  // Rank 0 waits for rank 1, which waits for rank 2 elsewhere and a little longer.
+  // Rank 0 waits for rank 1; rank 1 waits elsewhere for rank 2, a little later.
   RankProcesses ranks(
       3,
       [](Communicator& c, MemoryLedger& ledger) -> Status {
@@ -160,8 +160,8 @@ TEST(Hang, TheRankAtTheEndOfAChainOfWaitsIsNamed) {
 }
 
 TEST(Hang, ARankThatWasStoppedWhileItWaitedIsNamed) {
-  // Rank 2 is stopped in a wait for rank 0, which comes; then rank 1 waits for rank 0, and that for
-  // rank 2.
+  // Rank 2 is stopped in a wait for rank 0, which comes. Then rank 1 waits for rank 0, and rank 0
+  // for rank 2.
   RankProcesses ranks(
       3,
       [](Communicator& c, MemoryLedger& ledger) -> Status {
@@ -219,7 +219,7 @@ TEST(StoppedAcrossHosts, WhileSegmentsAreExchangedIsNamed) {
   }
 }
 
-// Rank 0 fetches for both and waits until both have read, rank 2 waits for neither.
+// Rank 0 fetches for both and waits until both have read; rank 2 waits for neither.
 TEST(StoppedAcrossHosts, WhileOthersFetchForItIsNamed) {
   RankProcesses ranks(
       HostCounts{2, 1},

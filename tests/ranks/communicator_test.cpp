@@ -21,7 +21,7 @@
 namespace ofsdp {
 namespace communicator_test {
 
-constexpr size_t kValues = 65537;  // a prime, so that no slot or block is a period of theirs
+constexpr size_t kValues = 65537;  // a prime, so that no slot or block is a period
 
 // Numbers with mixed magnitude, so that another order of additions gives other bits.
 const std::array<float, kValues> kTable = [] {
@@ -34,7 +34,7 @@ const std::array<float, kValues> kTable = [] {
   return table;
 }();
 
-// A value of a rank that any rank can compute; -1: of no rank.
+// A rank's value, which any rank can compute; -1: no rank's.
 float value(int rank, int round, int64_t i) {
   const auto of_rank = static_cast<uint64_t>(rank + 1) * 7919;
   const auto of_round = static_cast<uint64_t>(round) * 104729;
@@ -53,7 +53,7 @@ float sum_over_ranks(const std::vector<int>& hosts, int round, int64_t i) {
   return sum;
 }
 
-std::vector<int> g_hosts;  // of the test that runs
+std::vector<int> g_hosts;  // in the running test
 
 RankGroup everyone(const Communicator& c) { return {0, c.size()}; }
 
@@ -370,7 +370,7 @@ TEST_P(Collectives, GatherSeesWhatRanksWroteBeforeABarrier) {
   ranks.expect_success();
 }
 
-// float32 shards as bfloat16 and float16, strided, by all together and by one alone.
+// float32 shards as bfloat16 and float16, strided, by all together and by one rank.
 TEST_P(Collectives, GatherConverts) {
   RankProcesses ranks(GetParam(), [](Communicator& c, MemoryLedger& ledger) -> Status {
     constexpr int64_t kNumel = 150001;  // two pieces and some
@@ -409,11 +409,11 @@ TEST_P(Collectives, GatherConverts) {
   ranks.expect_success();
 }
 
-// Far more than the staging between hosts holds.
+// Far more than the staging between hosts can hold.
 class Large : public Collectives {};
 INSTANTIATE_TEST_SUITE_P(OneHost, Large, testing::Values(2));
 INSTANTIATE_TEST_SUITE_P(Hosts, Large, testing::Values(HostCounts{1, 1}, HostCounts{2, 1}));
-// Their pieces are smaller (HostStaging::incoming_bytes).
+// With many hosts pieces are smaller (HostStaging::incoming_bytes).
 INSTANTIATE_TEST_SUITE_P(FourteenHosts, Large,
                          testing::Values(HostCounts{1, 1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
 INSTANTIATE_TEST_SUITE_P(Mpi, Large,

@@ -14,7 +14,7 @@ namespace hosts_meeting_test {
 
 constexpr std::chrono::seconds kTimeout{1};
 
-// Says who it is, hears who the others are, and does no more.
+// Sends a hello, receives the others' hellos, and then stops.
 [[noreturn]] void stop_after_hello(const RankIdentity& identity) {
   const auto point = rendezvous_point(identity, kTimeout);
   const auto table = find_hosts(identity, *point, kTimeout);
@@ -47,7 +47,7 @@ TEST(OpenFiles, AreCountedBeforeRanksConnect) {
       "1098");
 }
 
-// A rank may serve several of a host with more ranks.
+// On the larger host, a rank may serve several ranks.
 TEST(OpenFiles, OfUnequalHostsAreCountedByRank) {
   const auto connections = [](int rank) {
     return HostMap::make(rank, {0, 0, 0, 1}, std::vector<std::string>(4, "a")).connections();

@@ -74,7 +74,7 @@ const std::map<std::string, Scene> kScenes = {
        return end(c, keep_meeting(c));
      }},
     {"killed alone",
-     [](Communicator& c) {  // the other does not look
+     [](Communicator& c) {  // the other rank does not look
        if (c.rank() == 1) kill(getpid(), SIGKILL);
        while (true) pause();
        return 0;

@@ -129,7 +129,7 @@ TEST(StagingOfManyHosts, HasTwelveMebibytesOrABlockABuffer) {
   EXPECT_EQ(HostStaging::bytes(kHosts), kApart + 4 * 511 * (size_t{16} << 10));
 }
 
-// ---- Ranks that meet ----
+// ---- A meeting of ranks ----
 
 // Counts this process's open files by kind: "socket", "pipe", ...
 std::map<std::string, int> open_files_by_kind() {

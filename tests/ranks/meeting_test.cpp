@@ -1,4 +1,4 @@
-// Messages when ranks cannot meet: ranks that are missing, that come twice, of another world.
+// Messages when ranks cannot meet: missing ranks, duplicates, ranks from another world.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -31,11 +31,11 @@ namespace ofsdp {
 
 struct RankReport {
   bool failed;         // an error came back
-  ErrorKind kind;      // of it
-  bool claimed;        // this rank is the one to print it
-  int exit_status;     // of the run, as this rank sees it
+  ErrorKind kind;      // the error's
+  bool claimed;        // this rank must print it
+  int exit_status;     // the run's, as this rank sees it
   double ended;        // steady clock, seconds
-  char message[1024];  // of the error
+  char message[1024];  // the error's
 };
 
 inline double now_seconds() {
@@ -71,7 +71,7 @@ struct HostCounts {
   }
 };
 
-// Each rank's values, as the environment would give them.
+// Each rank's values, as in the environment.
 inline std::vector<RankIdentity> identities(const HostCounts& hosts, const std::string& name) {
   std::vector<RankIdentity> all;
   const int port = hosts.counts.size() > 1 ? free_port() : 0;
@@ -106,7 +106,7 @@ class RankProcesses {
     static int runs = 0;
     const std::string name = format_text("test-{}-{}", getpid(), ++runs);
     if (std::getenv(kUnderMpirun) != nullptr) be_started(body, timeout);
-    std::fflush(nullptr);  // or every rank prints it again
+    std::fflush(nullptr);  // otherwise every rank prints it again
     if (!hosts.engine.empty()) {
       start_mpirun(hosts);
       return;
@@ -129,7 +129,7 @@ class RankProcesses {
   void signal_rank(int rank, int number) const { kill(pid(rank), number); }
   const RankReport& report(int rank) const { return reports_[rank]; }
 
-  // The wait status of one rank.
+  // One rank's wait status.
   int wait(int rank) {
     const double end = now_seconds() + kPatience;
     int status = 0;
@@ -197,7 +197,7 @@ class RankProcesses {
     close(said_[1]);
   }
 
-  // Every rank says so itself: a filter that fits no test is no success.
+  // Every rank must report success: a filter that fits no test is no success.
   void expect_mpirun_success() {
     std::string said;
     char buffer[4096];

@@ -68,7 +68,7 @@ int be_rank(const std::string& scene) {
 
 // ---- Helpers and tests ----
 
-// Launchers that meet at a port of this host.
+// Launchers that meet at a port on this host.
 class Hosts {
  public:
   explicit Hosts(int nnodes) : port_(free_port()) {
@@ -186,8 +186,8 @@ TEST(Rendezvous, LaunchersThatContradictEachOtherAreToldSo) {
   }
 }
 
-// On a busy machine another launcher may end the meeting before the coordinator's own launcher has
-// joined it.
+// On a busy machine another launcher may end the meeting before the coordinator's own launcher
+// joins.
 TEST(Rendezvous, ALauncherThatComesAfterAContradictionIsToldSo) {
   Hosts two(2), three(two);
   three.options().nnodes = 3;
@@ -220,7 +220,7 @@ TEST(Rendezvous, AnotherJobIsKeptOut) {
   EXPECT_EQ(b->wait(), 0);
 }
 
-// Sends bytes to a port of this host, and waits until the connection is closed.
+// Sends bytes to a port on this host, and waits until the connection is closed.
 void send_garbage(int port, const std::string& bytes) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
@@ -263,7 +263,7 @@ TEST(Rendezvous, AFailureOnOneHostEndsAll) {
 TEST(Rendezvous, ALauncherSpeaksWhenNoRankDoes) {
   Hosts hosts(2);
   const auto a = hosts.launch(1, "killed", 0);
-  await_meeting(hosts.port());  // it hosts the meeting, and speaks for all
+  await_meeting(hosts.port());  // `a` hosts the meeting and reports for all
   const auto b = hosts.launch(1, "killed", 1);
   EXPECT_THAT(
       a->read_all(),
@@ -292,7 +292,7 @@ TEST(Rendezvous, NotForEver) {
   Hosts hosts(2);
   hosts.options().max_restarts = 1;
   const auto a = hosts.launch(1, "fails always", 0);
-  usleep(200'000);  // it hosts the meeting, and says when all start again
+  usleep(200'000);  // `a` hosts the meeting and tells when all start again
   const auto b = hosts.launch(1, "fails always", 1);
   EXPECT_EQ(b->read_all(), "error: of rank 1\nerror: of rank 1\n");
   EXPECT_EQ(a->wait(), 1);

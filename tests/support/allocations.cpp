@@ -7,7 +7,7 @@ namespace ofsdp::testing {
 std::atomic<long> allocations{0};
 }  // namespace ofsdp::testing
 
-// Not inlined: GCC 12 would take the pairs of new and free it then sees for mistakes.
+// Not inlined: GCC 12 would take pairs of new and free for mistakes.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   ++ofsdp::testing::allocations;
   if (void* memory = std::malloc(bytes)) return memory;

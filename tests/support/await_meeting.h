@@ -1,5 +1,5 @@
-// Until a launcher listens at this port of this host. Ownership: none. Threads: one. Errors: a test
-// failure when nobody does.
+// Waits until a launcher listens at this port on this host. Ownership: none. Threads: one. Errors:
+// a test failure if none does.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -16,7 +16,7 @@ Tensors inputs_of(const Node& node, const std::map<ValueId, RefTensor>& values) 
   return inputs;
 }
 
-// Gradients of values, backwards through a body.
+// Gradients for values, backwards through a body.
 class Backward {
  public:
   Backward(const Registry& registry, const Graph& body, const std::map<ValueId, RefTensor>& values,

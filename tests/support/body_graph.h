@@ -23,7 +23,7 @@ OneNode one_node(const Registry& registry, const std::string& op, const Attribut
 
 std::vector<TensorDesc> descs_of(const std::vector<RefTensor>& tensors);
 
-// Every value of a body on these inputs.
+// Every value in a body on these inputs.
 std::map<ValueId, RefTensor> body_values(const Graph& body, const std::vector<RefTensor>& inputs);
 
 // Gradients for the inputs in `needed`, from gradients `seeds` of the outputs. Adds every failure

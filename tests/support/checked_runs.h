@@ -16,7 +16,7 @@ inline Trained on_checked_cuda(const Words& command, const Words& more = {}, int
        "COUNTING_DEVICE_SEED=" + std::to_string(seed)});
 }
 
-// With the losses of the CPU, every rule kept, and captured steps that were launched again.
+// The losses equal the CPU's, every rule is kept, and captured steps are launched again.
 inline void expect_rules_kept(const Words& command, const Words& more, double allowed = 5e-5) {
   Trained checked = on_checked_cuda(command, more);
   expect_near_losses(on_cpu(command), checked, allowed);

@@ -28,7 +28,7 @@ class CheckpointRuns {
   Words saving() const { return {"--checkpoint-dir", dir()}; }
   Words resuming() const { return saving() + Words{"--resume", "latest"}; }
 
-  // The trained file of a run.
+  // A run's trained file.
   std::string trained(const Words& words, const Start& start = {}) const {
     const std::string output = *this / "trained.onnx";
     std::filesystem::remove(output);

@@ -1,5 +1,5 @@
 // Files of training data for tests: a folder that goes away with the test, and writers for .npy,
-// IDX and gzip that share no code with the readers, which so are not checked against themselves.
+// IDX and gzip that share no code with the readers under test.
 //
 // Ownership: TempFolder owns its folder on disk. Threads: one. Errors: none, a failing write shows
 // in the test that reads.
@@ -69,7 +69,7 @@ std::string npy(const std::string& descr, const std::string& shape, const std::v
   return npy_header("'" + descr + "'", shape, version) + bytes_of(values);
 }
 
-// `elements`: as they stand in the file, big-endian.
+// `elements`: as in the file, big-endian.
 inline std::string idx(int type, const std::vector<uint32_t>& axes, const std::string& elements) {
   std::string bytes{'\0', '\0', static_cast<char>(type), static_cast<char>(axes.size())};
   for (uint32_t axis : axes) {

@@ -36,7 +36,7 @@ inline const char* text(Harm harm) {
 
 struct FailingRun {
   int hosts = 1;
-  std::vector<int> ranks = {2};  // of each host
+  std::vector<int> ranks = {2};  // on each host
   Harm harm = Harm::kKill;
   int victim = 0;
   double moment = 0;  // seconds after the start
@@ -76,14 +76,14 @@ inline pid_t pid_of_rank(pid_t launcher, int rank) {
   return 0;
 }
 
-// Signals a rank that runs; process 0 would be everybody of this group.
+// Signals a running rank; process 0 would be the whole process group.
 inline void signal_rank(pid_t launcher, int rank, int signal) {
   const pid_t pid = pid_of_rank(launcher, rank);
   ASSERT_GT(pid, 0) << "no rank " << rank;
   kill(pid, signal);
 }
 
-// The launchers of a run, one a host.
+// A run's launchers, one a host.
 class Launchers {
  public:
   Launchers(const FailingRun& run, const Words& words, const Namespaces& hosts) {
@@ -110,7 +110,7 @@ class Launchers {
     return 0;
   }
 
-  // Waits for all; the status is that of the first host.
+  // Waits for all; returns the first host's status.
   Finished wait() {
     Finished all = programs_[0]->wait(kPatience);
     for (size_t i = 1; i < programs_.size(); ++i) {
@@ -134,8 +134,8 @@ class Launchers {
 // Counts of the disturbed runs for one kind of harm.
 struct Endings {
   int runs = 0;
-  int ended = 0;       // with status 1 and their line; else they were done before
-  int restarted = 0;   // of as many with --max-restarts 1, which all write the same bits
+  int ended = 0;       // with status 1 and a line; the others were done before
+  int restarted = 0;   // of as many runs with --max-restarts 1; all write the same bits
   double longest = 0;  // seconds from the harm to the end
 };
 
@@ -201,13 +201,13 @@ class FailingRuns {
   }
 
   void once(const FailingRun& run, const CheckpointRuns& runs, const std::string& expected) {
-    const SharedMemory before("fsdp");  // other programs come and go there
+    const SharedMemory before("fsdp");  // other programs use this folder too
     const Finished finished = hurt(run, runs, {});
     if (finished.status != 0) {
       ++endings_->ended;
       EXPECT_EQ(finished.status, 1);
       expect_told(run, finished.err);
-      // Whole or not at all; whole where a rank was hurt after all had written it.
+      // Whole or absent; whole if the rank was hurt after all had written it.
       const std::string output = runs / "trained.onnx";
       EXPECT_TRUE(!std::filesystem::exists(output) || onnx_bytes::content(output) == expected);
     }
@@ -223,7 +223,7 @@ class FailingRuns {
         run.victim, victim_, host_name());
   }
 
-  // Once; of a cut by either side, for neither hears the other.
+  // One line; after a cut one from each side, for neither hears the other.
   void expect_told(const FailingRun& run, const std::string& err) const {
     const std::vector<std::string> lines = lines_of(err);
     EXPECT_GE(lines.size(), 1u);
@@ -258,11 +258,11 @@ class FailingRuns {
 
   Namespaces& hosts_;
   std::array<Endings, 3> all_;
-  Endings* endings_ = nullptr;  // of the present run's harm
+  Endings* endings_ = nullptr;  // for the present run's harm
   pid_t victim_ = 0;
 };
 
-// `count` runs: harms, hosts and kinds of checkpoint in turn, ranks and moments by chance.
+// `count` runs: harms, hosts and checkpoint kinds in turn, ranks and moments at random.
 inline void fail_at_random(int count, unsigned seed) {
   std::mt19937 random(seed);
   Namespaces hosts;

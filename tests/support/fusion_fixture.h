@@ -42,7 +42,7 @@ class Fusion : public ::testing::Test {
     return *GraphEditor(maker.graph).add(name, node, inputs, a, outputs);
   }
 
-  // Gradients of all parameters and the loss, with and without the fusions named.
+  // Gradients for all parameters and the loss, with and without the named fusions.
   void expect_same(ValueId y, const std::set<std::string>& rules, double tolerance = 2e-5) {
     const ValueId target =
         maker.input("target", {DType::kFloat32, maker.graph.value(y).desc.shape});

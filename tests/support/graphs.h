@@ -11,7 +11,7 @@
 
 namespace ofsdp::testing {
 
-// A specialized graph under construction; every method gives the new value.
+// A specialized graph under construction; every method returns the new value.
 struct GraphMaker {
   explicit GraphMaker(const Registry& registry);
 
@@ -29,7 +29,7 @@ struct GraphMaker {
 Graph mlp_training_graph(const Registry& registry, int64_t batch,
                          const std::vector<int64_t>& widths);
 
-// The names of the operators, in order.
+// The operators' names, in order.
 std::vector<std::string> operators(const Graph& graph);
 
 }  // namespace ofsdp::testing

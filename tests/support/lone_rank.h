@@ -36,7 +36,7 @@ class LoneRank final : public Communicator {
   Status all_reduce(int, const RankGroup&, const SlotSource&, const CollectiveSite&) override {
     return none();
   }
-  // Every rank would receive this: the same numbers from all.
+  // Every rank receives the same numbers from all.
   Status exchange(std::span<const double>, std::span<double> all, const CollectiveSite&) override {
     std::ranges::fill(all, 4711.0);
     return {};

@@ -13,7 +13,7 @@
 namespace ofsdp::loss_rows {
 
 constexpr size_t kRows = 12;
-constexpr double kRate = 0.5;  // of SGD
+constexpr double kRate = 0.5;  // for SGD
 
 using Triple = std::array<double, 3>;
 
@@ -34,7 +34,7 @@ inline Triple softmax(Triple z, double temperature) {
   return z;
 }
 
-// The weights of a teacher with linear_model()'s graph.
+// Weights for a teacher with linear_model()'s graph.
 inline std::vector<float> teacher_weights() {
   std::vector<float> weights = onnx_bytes::linear_weights();
   for (size_t i = 0; i < weights.size(); ++i) weights[i] = 2 * weights[weights.size() - 1 - i];

@@ -97,7 +97,7 @@ inline std::vector<float> count_up(size_t n, float from = 0) {
   return values;
 }
 
-// A folder that is gone at the end of the test.
+// A folder that is removed after the test.
 class Folder {
  public:
   Folder() {
@@ -113,7 +113,7 @@ class Folder {
   std::string write(const std::string& name, const std::string& bytes) const {
     const std::string path = *this / name;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-    std::filesystem::remove(path);  // ext4 brings a file cut to nothing and rewritten to disk: slow
+    std::filesystem::remove(path);  // ext4 flushes a file that is truncated and rewritten: slow
     std::ofstream(path, std::ios::binary) << bytes;
     return path;
   }

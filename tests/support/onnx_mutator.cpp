@@ -8,7 +8,7 @@
 namespace ofsdp::testing {
 namespace {
 
-// Field numbers of onnx.proto.
+// Field numbers in onnx.proto.
 enum : uint32_t { kGraphNode = 1 };
 enum : uint32_t {
   kNodeInput = 1,
@@ -146,7 +146,7 @@ void OnnxMutator::change_number() {
   }
 }
 
-// Another number among 8-byte elements, another float else.
+// Another number in 8-byte elements, otherwise another float.
 void OnnxMutator::change_values(Field& tensor) {
   Field* raw = any(tensor.inside, kTensorRaw);
   const Field* type = any(tensor.inside, kTensorType);

@@ -44,10 +44,10 @@ class OnnxMutator {
   struct Field {
     uint32_t number = 0;
     importer::WireType type = importer::WireType::kVarint;
-    uint64_t value = 0;  // of a number
-    std::string bytes;   // of anything that is no message
+    uint64_t value = 0;  // for a number
+    std::string bytes;   // for data that is no message
     Kind kind = Kind::kBytes;
-    std::vector<Field> inside;  // of a message
+    std::vector<Field> inside;  // for a message
   };
   using Fields = std::vector<Field>;
 
@@ -67,10 +67,10 @@ class OnnxMutator {
 
   std::vector<std::string> operators_;
   std::mt19937* random_ = nullptr;
-  // Parts of the model that is being changed; found again before each change.
+  // Parts of the changing model; found again before each change.
   std::vector<Field*> numbers_, tensors_;
   std::vector<Fields*> graphs_;
-  std::vector<std::string> names_;  // of values
+  std::vector<std::string> names_;  // names of values
 };
 
 }  // namespace ofsdp::testing

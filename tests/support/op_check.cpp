@@ -37,7 +37,7 @@ bool named(const std::vector<int>& list, size_t i) {
 }
 
 // Puts the operands into the layout that the planner would choose; false: the sample has no such
-// variant.
+// form.
 bool make_channels_last(const OpDef& op, Problem& p) {
   bool any = false;
   auto set = [&any](TensorDesc& desc) {
@@ -66,7 +66,7 @@ bool make_channels_last(const OpDef& op, Problem& p) {
   return true;
 }
 
-// The operands of two axes or more, inputs first.
+// The operands with two axes or more, inputs first.
 std::vector<TensorDesc*> matrices_of(Problem& p) {
   std::vector<TensorDesc*> list;
   for (auto* descs : {&p.inputs, &p.outputs}) {
@@ -109,7 +109,7 @@ std::vector<GuardedBytes> input_bytes(const Setting& s) {
   return bytes;
 }
 
-// Output `placed` lies on input `inplace` when that is not negative.
+// Output `placed` lies on input `inplace`, unless that is negative.
 Run run_kernel(const Setting& s, Kernel& kernel, uint8_t garbage, int inplace, size_t placed = 0) {
   Run run{input_bytes(s), {}, ""};
   std::vector<TensorView> inputs, outputs;

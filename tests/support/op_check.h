@@ -26,7 +26,7 @@ std::string check_kernels(const OpDef& op, const SampleCase& sample);
 std::string check_pitched(const OpDef& op, const SampleCase& sample, int& taken);
 std::string check_gradient(const Registry& registry, const OpDef& op, const SampleCase& sample);
 
-// The step in which random operators are checked: four samples that are not in order.
+// The step for checks of random operators: four samples out of order.
 StepContext check_step();
 inline constexpr uint64_t kCheckNodeSeed = 77;
 

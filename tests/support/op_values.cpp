@@ -25,7 +25,7 @@ void fill_default(const TensorDesc& desc, std::vector<double>& values) {
   }
 }
 
-// Byte position, in elements, of each logical element in row-major order.
+// Each logical element's position, in elements, in row-major order.
 std::vector<size_t> positions(const TensorDesc& desc) {
   std::vector<size_t> at(static_cast<size_t>(desc.numel()));
   const Shape& s = desc.shape;

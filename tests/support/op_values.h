@@ -20,7 +20,7 @@ namespace ofsdp::testing {
 
 struct CaseValues {
   std::vector<RefTensor> inputs;       // logical values, row-major whatever the layout
-  std::vector<ConstantPtr> constants;  // of the inputs the planner knows, else null
+  std::vector<ConstantPtr> constants;  // for inputs the planner knows, else null
 };
 
 CaseValues make_values(const SampleCase& sample, uint64_t seed = 1);
@@ -42,7 +42,7 @@ class GuardedBytes {
   std::vector<std::byte> storage_;
 };
 
-// Logical values to bytes in the layout and pitch of `desc`, and back.
+// Logical values to bytes in `desc`'s layout and pitch, and back.
 void encode(const std::vector<double>& values, const TensorDesc& desc, std::byte* data);
 std::vector<double> decode(const TensorDesc& desc, const std::byte* data);
 

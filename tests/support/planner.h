@@ -29,7 +29,7 @@ inline Options plan_options(const std::string& model, LossKind loss, int64_t bat
 
 class Planner {
  public:
-  // `topology`: YAML, or empty for ranks of one host that have memory in common.
+  // `topology`: YAML, or empty for ranks on one host with memory in common.
   Planner(const Options& options, int world, const std::string& topology = "", int hosts = 1)
       : communicator_(make_absent_ranks(world, hosts, topology.empty())), options_(options) {
     if (!topology.empty()) options_.report.topology = folder_.write("t.yaml", topology);

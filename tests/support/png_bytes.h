@@ -1,4 +1,4 @@
-// A writer of PNG files for tests, without filters: 8 bits, one or three channels.
+// A writer for PNG files in tests, without filters: 8 bits, one or three channels.
 #pragma once
 
 #include <zlib.h>
@@ -34,7 +34,7 @@ inline std::string zlib_bytes(const std::string& bytes) {
   return out;
 }
 
-// `header_width`, `header_height`: as the header says, if not as the pixels are.
+// `header_width`, `header_height`: the size in the header, if it differs from the pixels.
 inline std::string png_bytes(uint32_t width, uint32_t height, int channels,
                              const std::vector<uint8_t>& pixels, uint32_t header_width = 0,
                              uint32_t header_height = 0) {
@@ -51,7 +51,7 @@ inline std::string png_bytes(uint32_t width, uint32_t height, int channels,
          png_chunk("IEND", "");
 }
 
-// Pixels that differ from image to image.
+// Different pixels for each image.
 inline std::vector<uint8_t> made_pixels(size_t count, uint32_t image) {
   std::vector<uint8_t> pixels(count);
   uint32_t state = image * 2654435761u + 12345;

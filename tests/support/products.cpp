@@ -15,7 +15,7 @@ using Addend = MatrixProduct::Addend;
 
 namespace {
 
-// Numbers in the dtype of a product, and as it holds them.
+// Numbers in a product's dtype, and the values that it holds.
 struct Numbers {
   Numbers(DType dtype, int64_t count, uint32_t seed)
       : bytes(static_cast<size_t>(count) * dtype_size(dtype)), made(static_cast<size_t>(count)) {

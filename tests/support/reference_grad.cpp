@@ -92,8 +92,8 @@ void ReferenceGrad::set_grad(size_t input, Ref grad) {
 
 namespace {
 
-// Limits the elements of an input that are checked. The code is the same for each: sanitizers see
-// it with a few.
+// Limits the checked elements of an input. The code is the same for each: sanitizers see it with a
+// few.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr size_t kMaxElements = 4;
 #else
@@ -120,7 +120,7 @@ std::set<size_t> differentiable_inputs(const OpDef& op, const SampleCase& sample
   return list;
 }
 
-// sum of seeds times outputs, the function that is differentiated
+// sum of seeds times outputs: the differentiated function
 double project(const OpDef& op, const SampleCase& sample, const CaseValues& values,
                const std::vector<RefTensor>& outputs,
                const std::map<size_t, std::vector<double>>& seeds) {
@@ -167,7 +167,7 @@ std::string check_gradient(const Registry& registry, const OpDef& op, const Samp
     if (!is_floating(desc.dtype)) continue;
     seeds[i] = normals(static_cast<size_t>(desc.numel()), random);
   }
-  if (seeds.empty()) return "";  // whole numbers: nothing to differentiate
+  if (seeds.empty()) return "";  // whole numbers: no derivative
   std::string error = all.error();
   const auto whole = gradients(registry, op, sample, values, inputs, seeds, error);
   if (!error.empty()) return where + ": " + error;
@@ -181,7 +181,7 @@ std::string check_gradient(const Registry& registry, const OpDef& op, const Samp
       continue;
     }
     const auto& gradient = found->second.values;
-    // The same when only this input is asked for.
+    // The same for this input as the only one.
     const auto alone = gradients(registry, op, sample, values, {input}, seeds, error);
     if (!alone.contains(input) || alone.at(input).values != gradient) {
       wrong += format_text("{}: input {} alone has another gradient\n", where, input);

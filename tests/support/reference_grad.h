@@ -61,7 +61,7 @@ class ReferenceGrad final : public GradBuilder {
   std::set<size_t> needed_;
   std::vector<Value> values_ = {{}};  // value 0 is none
   std::vector<Ref> inputs_;
-  std::vector<RefTensor> outputs_;  // of the node, as many as the sample asks for
+  std::vector<RefTensor> outputs_;  // the node's, as many as the sample has
   std::map<size_t, Ref> output_refs_;
   std::map<size_t, Ref> seeds_;
   std::map<size_t, Ref> grads_;

@@ -48,7 +48,7 @@ inline std::vector<std::string> names_of(const std::map<std::string, std::string
   return names;
 }
 
-// One line, with every fact in it; advice may follow in two more.
+// One line, with every fact in it; up to two lines of advice may follow.
 inline void expect_one_line(const std::string& err, const Words& facts) {
   const std::vector<std::string> lines = lines_of(err);
   ASSERT_FALSE(lines.empty());

@@ -17,8 +17,8 @@ using Floats = std::vector<float>;
 Result<std::map<ValueId, Floats>> run_graph(const Graph& graph,
                                             const std::map<std::string, Floats>& feeds);
 
-// normal(0,1) for every input and parameter of floats, from the name and nothing else; 1 for the
-// loss weight.
+// normal(0,1) for every float input and parameter, only from the name; 1 for the loss
+// weight.
 std::map<std::string, Floats> random_feeds(const Graph& graph);
 
 }  // namespace ofsdp::testing

@@ -29,12 +29,12 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Variables from a launcher that runs the tests are not meant for the program.
+// A launcher's variables around the tests are not meant for the program.
 bool is_ours(std::string_view variable) {
   constexpr std::array<std::string_view, 8> kForeign = {
       "RANK=",        "WORLD_SIZE=",  "LOCAL_RANK=", "LOCAL_WORLD_SIZE=",
       "MASTER_ADDR=", "MASTER_PORT=", "OFSDP_",      "OMP_NUM_THREADS="};
-  if (variable.starts_with("OFSDP_SECRET=")) return true;  // of the tests, as the next
+  if (variable.starts_with("OFSDP_SECRET=")) return true;  // of the tests, like the next
   if (variable.starts_with("OFSDP_VERIFY_PASSES=")) return true;
   if (variable.starts_with("OFSDP_RUN_DIR=")) return true;
   for (const std::string_view name : kForeign) {
@@ -68,7 +68,7 @@ std::string content_of(int fd) {
   return text;
 }
 
-// State and parent of a process, from /proc/PID/stat: the fields after the name in brackets.
+// A process's state and parent, from /proc/PID/stat: the fields after the name in brackets.
 struct ProcessState {
   char state = 'X';
   pid_t parent = 0;

@@ -32,7 +32,7 @@ struct Start {
   std::string folder = {};                    // working directory; empty: ours
   uid_t user = 0;                             // to become, when not 0
   double patience = 60;                       // seconds; then it is killed and the test fails
-  size_t address_space = 0;                   // bytes that it may map; 0: as many as we
+  size_t address_space = 0;                   // bytes that it may map; 0: no other limit than ours
 };
 
 class Program {
@@ -49,7 +49,7 @@ class Program {
   std::string err() const;
   void signal(int number) const;
 
-  // Until `text` stands in stdout; false when the program ended or the time was up before.
+  // Waits until stdout has `text`; false if the program ended or time was up before.
   bool until_output(const std::string& text, double seconds);
   Finished wait(double seconds);
 
@@ -68,12 +68,12 @@ class Program {
 
 // The processes with this parent that have not ended.
 std::vector<pid_t> children_of(pid_t parent);
-// Whether a process, which may be anybody's, is alive; one that has ended and was not waited for is
-// not alive.
+// Whether a process, which may be anybody's, is alive. An ended one that nobody waited for is not
+// alive.
 bool is_alive(pid_t pid);
 // Processes with this text in their command line that have not ended.
 std::vector<pid_t> processes_with(const std::string& text);
-// Looks until the condition holds; false when it did not within the time.
+// Looks until the condition holds; false if it did not within the time.
 bool holds_within(double seconds, const std::function<bool()>& condition);
 
 std::vector<std::string> lines_of(const std::string& text);

@@ -35,7 +35,7 @@ int64_t integer(const std::string& text) {
   return value;
 }
 
-// Splits at `separator` outside of quotes and brackets.
+// Splits at `separator` outside quotes and brackets.
 Words split(std::string_view text, char separator) {
   Words words(1);
   int depth = 0;
@@ -69,7 +69,7 @@ std::vector<T> each(const Words& words, const auto& parse) {
   return values;
 }
 
-// "float32[2,3]", "float32[2,3,4,4]/cl" when channels last, "-".
+// "float32[2,3]", "float32[2,3,4,4]/cl" for channels last, "-".
 TensorDesc desc_of(const std::string& word) {
   if (word == "-") return {};
   if (word.ends_with("/cl")) {
@@ -111,7 +111,7 @@ Attribute attribute_of(const std::string& text) {
 
 // --- fills ---
 
-// A function of one element, with the number in parentheses.
+// A function on one element, with the number in parentheses.
 struct ElementFunction {
   const char* name;
   double (*of)(double v, double a);
@@ -162,7 +162,7 @@ Numbers forward_output(size_t output, const Attributes& attributes, std::vector<
   return transpose.reference({axes, {made}, y, 0, {}})[0].values;
 }
 
-// The values of a case, input by input.
+// A case's values, input by input.
 struct Fill {
   std::vector<std::pair<size_t, std::string>> changes;  // input, text after "="
   Attributes attributes;
@@ -196,7 +196,7 @@ struct Fill {
     const auto function = std::ranges::find(kElementFunctions, name, &ElementFunction::name);
     if (function != std::end(kElementFunctions)) {
       for (double& v : values) v = function->of(v, given.empty() ? 0 : given[0]);
-    } else if (name == "zeros") {  // at these places, as far as there are so many
+    } else if (name == "zeros") {  // at these places, as far as they exist
       for (const double at : given) {
         if (at < static_cast<double>(values.size())) values[static_cast<size_t>(at)] = 0;
       }

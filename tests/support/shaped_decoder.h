@@ -22,7 +22,7 @@ struct DecoderShape {
   bool positions = false;  // learned
 };
 
-// Writes model.onnx and weights.bin, and counts the parameters.
+// Writes model.onnx and weights.bin, and counts parameters.
 class ShapedDecoder {
  public:
   explicit ShapedDecoder(const DecoderShape& shape) : shape_(shape) {
@@ -115,7 +115,7 @@ class ShapedDecoder {
     }
   }
 
-  // A value of [batch, ...].
+  // A value [batch, ...].
   static std::string batched(const std::string& name, int type, const std::vector<int64_t>& axes) {
     std::string shape = onnx_bytes::message(1, onnx_bytes::message(2, "batch"));
     for (const int64_t axis : axes) {

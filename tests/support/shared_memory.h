@@ -22,7 +22,7 @@ class SharedMemory {
  public:
   explicit SharedMemory(std::string part = "") : part_(std::move(part)), before_(names()) {}
 
-  // Each file that was not there before goes away soon.
+  // Each new file goes away soon.
   testing::AssertionResult nothing_was_added() const {
     std::set<std::string> added = names();
     for (const std::string& name : before_) added.erase(name);

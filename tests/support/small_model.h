@@ -1,4 +1,4 @@
-// SmallModel: an .onnx file of a few nodes, put together from bytes, to be changed by a test before
+// SmallModel: an .onnx file with a few nodes, put together from bytes; a test can change it before
 // it is written. linear_model() is a good one: logits [batch, 3] = x [batch, 4] * w [4, 3] + b [3].
 //
 // No errors.
@@ -22,7 +22,7 @@ inline std::string node(const std::string& op, const std::vector<std::string>& i
 
 constexpr int64_t kLengthAxis = -2;
 
-// A graph input or output; an axis of -1 is the symbol `batch`, kLengthAxis the symbol `length`.
+// A graph input or output; axis -1 is the symbol `batch`, kLengthAxis the symbol `length`.
 inline std::string declared(const std::string& name, const std::vector<int64_t>& dims,
                             int type = kFloat) {
   std::string shape;
@@ -94,7 +94,7 @@ inline SmallModel linear_model_of_constants() {
   return model;
 }
 
-// Twelve samples for it, as .npy files.
+// Twelve samples for linear_model(), as .npy files.
 inline std::string linear_inputs(size_t samples = 12) {
   std::vector<float> values(samples * 4);
   for (size_t i = 0; i < values.size(); ++i) {

@@ -1,4 +1,4 @@
-// A writer of .tar archives for tests.
+// A writer for .tar archives in tests.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ inline std::string with_checksum(std::string header) {
   return header.replace(148, 8, octal(sum, 6) + std::string("\0 ", 2));
 }
 
-// A member as ustar has it; `stated`: the size in the header.
+// A member in ustar form; `stated`: the size in the header.
 inline std::string tar_entry(const std::string& name, const std::string& bytes, char type = '0',
                              const std::string& stated = "") {
   std::string header(512, '\0');

@@ -15,7 +15,7 @@
 
 namespace {
 
-// Calls f(suite, test) for each test that the program has.
+// Calls f(suite, test) for each test in the program.
 template <typename F>
 void for_each_test(const F& f) {
   const testing::UnitTest& all = *testing::UnitTest::GetInstance();
@@ -34,7 +34,7 @@ std::string file_of(const testing::TestInfo& test) {
   return path.substr(path.rfind('/') + 1);
 }
 
-// Filters of GoogleTest tell tests by their names alone.
+// GoogleTest's filters tell tests apart only by name.
 bool names_are_unique() {
   std::map<std::string, std::string> files;
   bool unique = true;
@@ -48,7 +48,7 @@ bool names_are_unique() {
   return unique;
 }
 
-// The tests of NAME.cpp or NAME_test.cpp.
+// The tests in NAME.cpp or NAME_test.cpp.
 std::string filter_for(const std::string& name) {
   std::string filter;
   for_each_test([&](const testing::TestInfo& test) {

@@ -41,7 +41,7 @@ inline Words fsdp_run(const Words& words) {
 
 inline Words ranks(int count) { return {"--nproc-per-node", std::to_string(count)}; }
 
-// The settings that the reference trajectory of the case was made with.
+// The settings that made the case's reference trajectory.
 inline Words mlp_settings() {
   return {"--no-shuffle", "--optimizer",   "sgd",  "--lr",
           "0.05",         "--momentum",    "0.9",  "--weight-decay",

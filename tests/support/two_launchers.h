@@ -1,4 +1,4 @@
-// A command that is started twice on this machine, as if on two hosts that meet.
+// A command started twice on this machine, as if on two hosts that meet.
 //
 // Ownership: owns both launchers. Threads: one. Errors: test failures.
 #pragma once
@@ -12,7 +12,7 @@ namespace ofsdp {
 
 class TwoLaunchers {
  public:
-  // The first has rank 0 and hosts the meeting, for it alone is there at first.
+  // The first has rank 0 and hosts the meeting, since it starts first and waits.
   TwoLaunchers(const Words& words, int ranks_of_first, int ranks_of_second = 1) {
     const int port = free_port();
     const Words meet =

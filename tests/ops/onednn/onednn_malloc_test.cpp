@@ -28,8 +28,8 @@ namespace {
 
 std::atomic<bool> counting{false};
 std::atomic<int> ours{0}, onednn{0}, runs{0};
-// A run outside a parallel region has all the pool's threads; a run inside has only the thread that
-// calls it.
+// A run outside a parallel region has all the pool's threads; a run inside has only its
+// caller's.
 std::atomic<bool> all_inside{false};
 thread_local bool inside = false;
 
@@ -95,7 +95,7 @@ Calls calls_of(Kernel& kernel, const Problem& problem) {
   Buffers buffers;
   std::vector<TensorView> inputs, outputs;
   for (const TensorDesc& desc : problem.inputs) inputs.push_back(buffers.view(desc));
-  // Zeros, but all bits set where the operand is a MaxPool's winners: no winner.
+  // Zeros, but all bits set in a MaxPool's winners: no winner.
   for (const TensorView& view : inputs) {
     if (view.desc.dtype != DType::kFloat32) std::memset(view.data, 0xff, view.desc.bytes());
   }
@@ -126,7 +126,7 @@ TEST(OneDnn, KernelsRunWithoutMallocOfOurs) {
 #ifndef OFSDP_COUNTS_MALLOC
   GTEST_SKIP() << "the sanitizer owns malloc";
 #endif
-  // OpenBLAS allocates where it starts threads itself, which one thread would hide.
+  // OpenBLAS allocates when it starts threads; with one thread this would not show.
   if (pool_threads() < 2) set_pool_threads(2);
   const Registry registry = make_registry();
   int kernels = 0;

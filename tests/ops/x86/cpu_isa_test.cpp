@@ -1,5 +1,5 @@
-// OFSDP_MAX_CPU_ISA=AVX2 takes AVX-512 from everything that the compiler's resolvers choose; see
-// [Note: OFSDP_MAX_CPU_ISA]. Sanitizer builds have no clones, so there it skips.
+// OFSDP_MAX_CPU_ISA=AVX2 takes AVX-512 from every function that the compiler's resolvers choose;
+// see [Note: OFSDP_MAX_CPU_ISA]. Sanitizer builds have no clones, so there it skips.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -15,12 +15,12 @@ namespace cpu_isa_test {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
-// The resolver is that of OFSDP_MULTIARCH.
+// OFSDP_MULTIARCH has the same resolver.
 __attribute__((target("default"))) int level() { return 1; }
 __attribute__((target("arch=x86-64-v3"))) int level() { return 3; }
 __attribute__((target("arch=x86-64-v4"))) int level() { return 4; }
 
-// The level that this program prints when it is started with the variable; 0 when it does not.
+// The level that this program prints when started with the variable; 0 without a level.
 int level_with(const std::string& variable) {
   char self[4096] = {};
   if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) return 0;
