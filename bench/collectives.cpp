@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Sizes {
   int ranks;
-  int64_t numel;  // of a rank's span
+  int64_t numel;  // in a rank's span
   int rounds;
 };
 

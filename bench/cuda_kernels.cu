@@ -40,7 +40,7 @@ void check(cudaError_t status, const char* what) {
   std::exit(1);
 }
 
-// One buffer for a benchmark's lifetime, filled with zeros unless told.
+// One buffer for a benchmark's lifetime, filled with zeros by default.
 class Memory {
  public:
   explicit Memory(double bytes) {

@@ -69,7 +69,7 @@ int64_t matrices(const std::vector<int64_t>& batch) {
   return count;
 }
 
-// One matrix by oneDNN, with A and B as they are or as it likes them best.
+// One matrix by oneDNN, with A and B as given or in oneDNN's preferred layout.
 std::unique_ptr<Kernel> by_onednn(const MatrixProduct& p, bool any_a, bool any_b) {
   const auto matrix = [&](int64_t rows, int64_t columns, bool turned) {
     return kernels::onednn::strided(

@@ -117,7 +117,7 @@ void gemm(benchmark::State& state, int64_t m, int64_t k, int64_t n, bool trans_a
       .run(state, 2.0 * static_cast<double>(m * k * n));
 }
 
-// Elements in one pass: sums, a gate, and the gradient of the gate; then the members apart.
+// Elements in one pass: sums, a gate, and the gate's gradient; then the members separately.
 void chain(benchmark::State& state, const char* op, std::vector<std::string> steps, int64_t inputs,
            Ints results) {
   const TensorDesc x = tensor({state.range(0), 1024});

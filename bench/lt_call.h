@@ -26,8 +26,8 @@ namespace ofsdp::bench {
 using kernels::cuda::lt;
 
 inline constexpr int kCandidates = 8;
-inline constexpr size_t kWorkspace = size_t{128} << 20;  // as product.cpp
-// Elements: the widest rows, the least rows of a factor, the widest rows with an aux.
+inline constexpr size_t kWorkspace = size_t{128} << 20;  // as in product.cpp
+// Elements: the widest rows, the fewest rows in a factor, the widest rows with an aux.
 inline constexpr int64_t kWidest = 50304, kNarrowest = 768, kAuxWidth = 3072;
 
 inline void check(cudaError_t status, const char* what) {
@@ -47,7 +47,7 @@ struct Type {
 
 struct Epilogue {
   const char* name;
-  const char* parts;  // of --epilogues
+  const char* parts;  // from --epilogues
   cublasLtEpilogue_t value;
   bool aux;
   float beta;
@@ -81,7 +81,7 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
   void* at() const { return at_; }
 
-  // Random numbers, a block of them again and again: constant operands let a GPU run faster.
+  // Random numbers, one block repeated: constant operands let a GPU run faster.
   void fill(bool narrow) {
     constexpr size_t kBlock = size_t{4} << 20;
     std::mt19937 random(7);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kBytes = size_t{256} << 20;
 
-// Two blocks of each side, so that both ways at once share no memory.
+// Two blocks on each side, so that both ways at once share no memory.
 struct Blocks {
   std::unique_ptr<Device> device;
   MemoryLedger ledger;
@@ -49,7 +49,7 @@ Status round(const Blocks& blocks, bool up, bool down) {
 void copies(benchmark::State& state, bool up, bool down) {
   Blocks blocks;
   Status status = blocks.open();
-  if (status.ok()) status = round(blocks, up, down);  // pages are touched once before
+  if (status.ok()) status = round(blocks, up, down);  // touches the pages once before
   for (auto _ : state) {
     if (status.ok()) status = round(blocks, up, down);
     if (status.ok()) continue;

@@ -1,5 +1,5 @@
-// The cost of the C interface for a call: the plug-in ScaledTanh and the built-in Tanh on one
-// element, where a kernel has next to nothing to do. PLUGIN in the environment names
+// The C interface's cost per call: the plug-in ScaledTanh and the built-in Tanh on one
+// element, where a kernel has almost nothing to do. PLUGIN in the environment names
 // libscaled_tanh.so.
 #include <benchmark/benchmark.h>
 

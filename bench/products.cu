@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kWidth = 768, kInner = 3072, kPitchMultiple = 64;
-constexpr double kSecondsEach = 0.05;  // of an algorithm, and two runs at least
+constexpr double kSecondsEach = 0.05;  // for an algorithm, and at least two runs
 
 // --- the products ---
 
@@ -91,7 +91,7 @@ Product product_of(const Layer& l, Kind kind, const Type& type, const Epilogue& 
   p.inner = kind == Kind::kForward ? l.in : kind == Kind::kData ? l.out : tokens;
   p.transpose_left = kind == Kind::kWeights;
   p.transpose_right = kind == Kind::kData;
-  // Weights lie as the optimizer has them, so only activations can have room between their rows.
+  // Weights have the optimizer's layout, so only activations can have room between rows.
   p.pitch_left = kind == Kind::kData ? pitch(l.out) : l.in;
   p.pitch_right = kind == Kind::kWeights ? pitch(l.out) : l.out;
   p.pitch_result = kind == Kind::kForward ? pitch(l.out) : p.columns;
@@ -106,7 +106,7 @@ class Stopwatch {
     check(cudaEventCreate(&began_), "cudaEventCreate");
     check(cudaEventCreate(&ended_), "cudaEventCreate");
   }
-  // Seconds of a run, after one for warmth; negative where one fails.
+  // Seconds for a run, after one for warmth; negative if one fails.
   double seconds(const LtCall& call, const cublasLtMatmulHeuristicResult_t& algorithm) const {
     const double one = timed(call, algorithm, 1);
     if (one < 0) return one;

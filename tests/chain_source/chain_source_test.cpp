@@ -1,6 +1,6 @@
-// The text that kernels/cuda/pointwise/chain_source.cpp writes: on the emulator it gives the bits
-// of the interpreter (chain.cu), by single elements and by 16 bytes; and NVRTC, where it is
-// installed, accepts it.
+// The text written by kernels/cuda/pointwise/chain_source.cpp: on the emulator it gives the bits of
+// the interpreter (chain.cu), by single elements and by 16 bytes; and NVRTC, where it is installed,
+// accepts it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -190,11 +190,11 @@ TEST(ChainCompilerTest, SaysWhatIsWrongInOneLine) {
   EXPECT_EQ(made.why.find('\n'), std::string::npos);
 }
 
-// So the reads and writes of a thread that go together can be seen.
+// The PTX shows which reads and writes of a thread go together.
 TEST(ChainCompilerTest, GivesPtxForACardThatNvrtcDoesNotKnow) {
   const std::string why = cuda::why_missing(cuda::Nvidia::kNvrtc);
   if (!why.empty()) GTEST_SKIP() << "without NVRTC: " << why;
-  for (int i = 0; i < 3; ++i) {  // the first sample in the three types
+  for (int i = 0; i < 3; ++i) {  // the first sample in three types
     const ChainCase c = testing::chain_cases()[static_cast<size_t>(i)];
     const auto made = cuda::compile_text(cuda::chain_source(c.program, c.wanted), 999);
     const size_t wide = made.code.find(".visible .entry chain_wide");

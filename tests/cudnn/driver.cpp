@@ -1,5 +1,5 @@
-// A driver without a GPU, which takes any code and runs none: cuDNN compiles kernels of attention
-// while planning and loads them at once. Everything else that it looks for is there and fails.
+// A driver without a GPU, which takes any code and runs none: cuDNN compiles attention kernels
+// while planning and loads them at once. All other functions that it looks for exist and fail.
 //
 // Ownership: none. Threads: any. Errors: CUDA_ERROR_NO_DEVICE.
 namespace {

@@ -42,7 +42,7 @@ struct AttentionCase {
   int64_t offset = 0;
 };
 
-// Rows of all heads side by side, as a product before it leaves them.
+// Rows of all heads side by side, as a product writes them.
 HeadStrides side_by_side(int64_t heads, int64_t rows, int64_t width) {
   return {heads * rows * width, width, heads * width};
 }
@@ -83,8 +83,8 @@ TEST_F(CudnnPlans, AttentionWhoseYLiesOtherwiseThanDy) {
   EXPECT_NE(plan_attention_grad(h200(), {e}, packed), nullptr);
 }
 
-// As one product leaves q, k and v, and as their gradients fill one tensor: [batch, rows, 3, heads,
-// width]. cuDNN needs no more room then, so it makes no copies of heads apart.
+// q, k and v as one product writes them; their gradients fill one tensor: [batch, rows, 3, heads,
+// width]. cuDNN needs no more room then, so it makes no copies of separate heads.
 TEST_F(CudnnPlans, AttentionOfHeadsInOneTensor) {
   for (const AttentionCase& c : kAttentionCases) {
     if (c.heads != c.kv_heads || c.queries != c.keys) continue;
@@ -117,7 +117,7 @@ TEST_F(CudnnPlans, AttentionOfSixteenBits) {
   EXPECT_NE(plan_attention_grad(h200(), {e}, e.y), nullptr);
 }
 
-// Sums in a fixed order need more room, and an engine that needs more than there may be is
+// Sums in a fixed order need more room, and an engine that needs more than the limit is
 // declined.
 TEST_F(CudnnPlans, SumsInAnyOrderNeedLessRoom) {
   const AttentionParams e = extent_of(kAttentionCases[0], DType::kBFloat16);
@@ -187,7 +187,7 @@ struct MaskedCase {
   int64_t left = -1, right = -1;
   float softcap = 0;
   bool to_last_key = false;
-  bool samples = false, heads = false, one_row = false;  // of a bias
+  bool samples = false, heads = false, one_row = false;  // for a bias
 };
 constexpr ops::MaskUse kLengths = ops::MaskUse::kLengths, kBias = ops::MaskUse::kBias;
 const MaskedCase kMasks[] = {
@@ -224,7 +224,7 @@ CudnnAttention masked(const AttentionCase& shape, const MaskedCase& m, DType dty
   return a;
 }
 
-// Both for two shapes: a plan of each kind takes long enough.
+// Both cards for only one width: each kind of plan takes long enough.
 std::vector<CudnnTarget> targets_of(const AttentionCase& shape) {
   if (shape.heads == 12) return {h100(), h200()};
   return {h200()};

@@ -52,13 +52,13 @@ class GraphRun;
 class CountingDevice;
 
 struct Operation {
-  // kSignal: a record in a graph for the host, of another generation in each launch.
+  // kSignal: a graph's record for the host, with a new generation in each launch.
   enum class Kind { kWork, kRecord, kWait, kGraph, kSignal };
   Kind kind = Kind::kWork;
   std::function<Status()> work;
   ofsdp_event* event = nullptr;
-  uint64_t generation = 0;      // of the event
-  std::function<bool()> ready;  // of work that waits for other ranks; empty: it does not
+  uint64_t generation = 0;      // the event's
+  std::function<bool()> ready;  // for work that waits for other ranks; empty: it does not
   std::shared_ptr<GraphRun> graph;
 };
 
@@ -84,7 +84,7 @@ class GraphRun {
   std::map<const Operation*, uint64_t> signals_;  // generations
 };
 
-// A stream as plug-ins get it.
+// A stream in the form for plug-ins.
 struct NativeStream : ofsdp_native_stream {
   NativeStream();
   static void enqueue(ofsdp_native_stream* native, void (*function)(void*), const void* arguments,
@@ -103,11 +103,11 @@ struct Allocation {
 struct ofsdp_event {
   uint64_t recorded = 0;  // how often
   uint64_t reached = 0;
-  ofsdp_device_graph* capture = nullptr;  // in which it was last recorded, or null
+  ofsdp_device_graph* capture = nullptr;  // the last capture that recorded it, or null
   ofsdp_stream* stream = nullptr;
-  bool signals = false;  // recorded by a graph, for the host alone
+  bool signals = false;  // recorded by a graph, only for the host
   bool timed = false;
-  uint64_t at = 0;  // of the device's clock, when it was last reached
+  uint64_t at = 0;  // the device's clock when it was last reached
 };
 
 struct ofsdp_stream {
@@ -196,11 +196,11 @@ class CountingDevice final : public Device {
 
   Status elapsed(ofsdp_event* first, ofsdp_event* then, double* microseconds) override;
 
-  // Puts work on a stream, or into the graph that is captured from it.
+  // Puts work on a stream, or into the graph captured from it.
   Status put(ofsdp_stream* stream, std::function<Status()> work);
   Status push(ofsdp_stream* stream, Operation operation);
   Status violation(const std::string& text);
-  // Whether [data, data + bytes) is in an allocation; `where` is for the message of `refused`.
+  // Whether [data, data + bytes) is in an allocation; `where` goes into the message of `refused`.
   bool holds(const void* data, size_t bytes, bool pinned_too, const char* where);
   Status refused() const { return fault("{}", error); }  // the last violation
   bool pinned(const void* data) const;
@@ -216,17 +216,17 @@ class CountingDevice final : public Device {
   void stop_serving();
   size_t draw(size_t below);
 
-  // Held by whoever calls the device, and by the thread that serves other ranks.
+  // Held by callers of the device, and by the thread that serves other ranks.
   std::mutex mutex;
   std::vector<ofsdp_group*> groups;
   std::thread server;
   bool closing = false;
-  int place = -1;  // of several ranks
+  int place = -1;  // among several ranks
   bool tf32 = false;
-  uint64_t clock = 0;  // operations run so far: a microsecond each
+  uint64_t clock = 0;  // operations run so far, a microsecond each
 
   std::string error;
-  Status failure;  // of failed work: every later await returns it
+  Status failure;  // from failed work: every later await returns it
   std::map<std::string, long> counts;
   std::vector<std::string> violations;
   std::map<const std::byte*, Allocation> allocations;
@@ -244,7 +244,7 @@ class CountingDevice final : public Device {
                                   const ofsdp_patience& patience);
 };
 
-// [Note: the norm's blocks] of runtime/engine/updater.h: sixteen sums, added in order.
+// [Note: the norm's blocks] in runtime/engine/updater.h: sixteen sums, added in order.
 double squares(const float* values, int64_t count);
 
 // The CPU's update operation (kernels/core/update.h).

@@ -57,7 +57,7 @@ bool ofsdp_group::wanted() const {
                      [&](const auto& p) { return p.begun > me.begun || p.ended > me.ended; });
 }
 
-// As far as other ranks need this one to be.
+// Runs work for other ranks, only as far as they need.
 void ofsdp::counting::CountingDevice::serve() {
   constexpr std::chrono::microseconds kPause{200};
   const auto is_wanted = [this] {
@@ -181,7 +181,7 @@ Status end(CountingDevice* device, ofsdp_group* group, const Collective& c) {
   return {};
 }
 
-// The number that the variable, "place:number", has for this place; 0: none.
+// The variable's number, "place:number", for this place; 0: none.
 uint64_t number_at(int place, const char* name) {
   int of = -1;
   unsigned long number = 0;
@@ -189,7 +189,7 @@ uint64_t number_at(int place, const char* name) {
   return known && of == place ? number : 0;
 }
 
-// Until `met`, as long as the patience lasts.
+// Waits for `met`, as long as the patience lasts.
 bool wait_for(const ofsdp_patience& patience, const std::function<bool()>& met) {
   while (!met()) {
     if (patience.goes_on(patience.context) == 0) return false;
@@ -354,7 +354,7 @@ Result<ofsdp_group*> CountingDevice::split_group(ofsdp_group* from, int color, i
   const auto count = static_cast<int>(
       std::count_if(places, places + from->count, [&](const auto& p) { return p.color == color; }));
   const std::string name = format_text("{}-{}-{}", from->name, number, color);
-  from->mine().splits = ++from->splits;  // so that nobody says another before all have seen
+  from->mine().splits = ++from->splits;  // so nobody starts another before all have seen this one
   if (!wait_for(from->patience, said(from->splits))) return fault("gave up waiting for a split");
   return open_group(name, at, count, from->patience);
 }

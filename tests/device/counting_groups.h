@@ -1,17 +1,16 @@
 // A group of ranks on the counting device: a piece of shared memory, named by the group's key. Each
 // rank puts data there and takes the data of the other ranks. Sums are in the order of places, in
-// float32 (fsdp/comm/communicator.h), so the bits equal those of the CPU's communicator.
+// float32 (fsdp/comm/communicator.h), so the bits equal the CPU communicator's.
 //
-// A collective is two operations of its stream. `begin` puts this rank's data, as soon as all ranks
+// A collective is two operations on its stream. `begin` puts this rank's data, as soon as all ranks
 // have ended the collective before last. `end`, ready when all ranks have begun, takes the data and
 // computes. In between the stream waits, and the rest of the device goes on.
 //
-// Checked: all ranks of the group begin the same collective, captured or not, with the same size;
+// Checked: all ranks in the group begin the same collective, captured or not, with the same size;
 // registered memory lies in shared allocations and has the same size on every rank.
 //
-//
 // Ownership: the file loses its name once all ranks have mapped it. Threads: under the device's
-// lock; shared data is atomic. Errors: violations; a fault of the stream once the group is
+// lock; shared data is atomic. Errors: violations; a fault on the stream once the group is
 // aborted.
 #pragma once
 
@@ -25,15 +24,15 @@
 
 namespace ofsdp::counting {
 
-const char* variable(const char* name);  // of the environment; "" when it is not set
+const char* variable(const char* name);  // from the environment; "" when not set
 
 inline constexpr int kMaxPlaces = 16;
-inline constexpr size_t kMaxGiven = size_t{64} << 20;  // of a rank; sparse
+inline constexpr size_t kMaxGiven = size_t{64} << 20;  // by a rank; sparse
 
 struct SharedPlace {
   alignas(64) std::atomic<uint64_t> begun{0};
   std::atomic<uint64_t> ended{0};
-  std::atomic<uint64_t> signature[2];  // of the last two begun
+  std::atomic<uint64_t> signature[2];  // of the last two collectives begun
   std::atomic<int32_t> color{0}, split_place{0};
   std::atomic<uint64_t> splits{0};
 };

@@ -23,7 +23,7 @@ Result<std::unique_ptr<Device>> open(int) { return std::unique_ptr<Device>(new C
 }  // namespace
 
 CountingDevice::CountingDevice() {
-  set_pool_threads(1);  // the tests run the program with as many
+  set_pool_threads(1);  // as many as the program has in the tests
   random = std::strtoull(variable("COUNTING_DEVICE_SEED"), nullptr, 10) * 2 + 1;
 }
 

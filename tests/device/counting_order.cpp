@@ -60,7 +60,7 @@ Status CountingDevice::run_some(ofsdp_stream& stream) {
   return {};
 }
 
-// Runs heads of queues that may run, in a drawn order, until `reached`.
+// Runs ready heads of queues, in a drawn order, until `reached`.
 Status CountingDevice::run_until(const std::function<bool()>& reached, bool waits) {
   constexpr std::chrono::microseconds kPause{50};
   protect(true);
@@ -197,7 +197,7 @@ Status CountingDevice::signal(ofsdp_event* event, ofsdp_stream* stream) {
   return push(stream, {Kind::kSignal, nullptr, event, 0, nullptr, nullptr});
 }
 
-// Also how a stream joins a capture.
+// A stream also joins a capture by this call.
 Status CountingDevice::wait(ofsdp_stream* stream, ofsdp_event* event) {
   const std::lock_guard lock(mutex);
   if (event->signals) return violation("a stream waits for a graph's signal to the host");
@@ -221,7 +221,7 @@ Status CountingDevice::await(ofsdp_event* event) {
   if (event->capture != nullptr) return violation("the host waits for an event of a graph");
   const uint64_t generation = event->recorded;
   ++counts["awaits"];
-  // Nothing after it: the stream runs dry while the host waits.
+  // No work after it: the stream runs dry while the host waits.
   const auto& queue = event->stream->queue;
   const bool last =
       queue.empty() || (queue.back().kind == Kind::kRecord && queue.back().event == event);
@@ -229,7 +229,7 @@ Status CountingDevice::await(ofsdp_event* event) {
   return run_until([&] { return event->reached >= generation; });
 }
 
-// As await, but comes back where other ranks have to be waited for.
+// Like await, but returns if other ranks must go on first.
 Result<bool> CountingDevice::reached(ofsdp_event* event) {
   const std::lock_guard lock(mutex);
   if (capturing()) return violation("the host waits in a capture");
@@ -285,7 +285,7 @@ Status CountingDevice::capture_begin(ofsdp_stream* stream) {
 
 namespace {
 
-// The last operation of each joined stream is an event that the origin waits for.
+// Each joined stream ends with an event that the origin waits for.
 bool joined(const ofsdp_device_graph& graph) {
   const auto origin = graph.streams.find(graph.origin);
   for (const auto& [stream, operations] : graph.streams) {

@@ -1,5 +1,5 @@
 // Computes: operators by the CPU's kernels, the rest in the order of operations in
-// runtime/engine/cpu_engine.cpp. So the bits must equal those of the CPU path.
+// runtime/engine/cpu_engine.cpp. So the bits must equal the CPU path's.
 #include <algorithm>
 #include <array>
 #include <cinttypes>
@@ -35,7 +35,7 @@ class CountedKernel final : public Kernel {
         kernel_(std::move(kernel)) {}
   size_t workspace_bytes() const override { return kernel_->workspace_bytes(); }
 
-  // The values of a StepContext are in device memory, so they are read when the operator runs.
+  // A StepContext's values are in device memory, so they are read when the operator runs.
   Status run(const KernelArgs& args) override {
     const std::lock_guard lock(device_.mutex);
     const auto& given = static_cast<const DeviceStepContext&>(*args.step);
@@ -99,7 +99,7 @@ class CountedKernel final : public Kernel {
   std::unique_ptr<Kernel> kernel_;
 };
 
-// Elements [begin, begin + count) as the update takes them.
+// Elements [begin, begin + count) in the form for the update.
 void take(const ofsdp_gradient& g, int64_t begin, int64_t count, float* to) {
   const std::byte* src = bytes_at(g.src) + static_cast<size_t>(begin) * width(g.dtype);
   convert_elements(src, static_cast<DType>(g.dtype), reinterpret_cast<std::byte*>(to),

@@ -1,4 +1,4 @@
-// The operators of the device that counts: the CPU's.
+// The operators of the counting device: the CPU's.
 #include "tests/device/counting_device.h"
 #include "tests/support/namespaces.h"
 
@@ -14,7 +14,7 @@ std::unique_ptr<Kernel> make_operator(CountingDevice& device, const std::string&
   // In 16 bits the parts round between them, and this device gives the bits of the CPU's parts.
   const bool narrow = problem.in(0).dtype != DType::kFloat32;
   if (narrow && op == "ofsdp.GemmEpilogue") return nullptr;
-  if (!problem.all_dense()) return nullptr;  // the CPU's kernels know no other tensors
+  if (!problem.all_dense()) return nullptr;  // the CPU's kernels take no other tensors
   auto kernel = create_kernel(*def, problem, choice);
   return kernel.ok() ? *std::move(kernel) : nullptr;
 }

@@ -71,7 +71,7 @@ T shuffled(T mine, int from, uint32_t mask, const Place& place) {
 #define OFSDP_EMULATOR_EXPECT(condition) \
   if (!(condition)) emulator::fail("not so: " #condition, emulator::Place::current())
 
-extern uint3 threadIdx, blockIdx;  // of the thread that runs
+extern uint3 threadIdx, blockIdx;  // of the running thread
 extern dim3 blockDim, gridDim;
 
 inline void __threadfence_system() {}
@@ -98,7 +98,7 @@ void __stwb(T* at, T v) {
   std::memcpy(static_cast<void*>(at), &v, sizeof(T));
 }
 
-// One observer is told of the whole; instrumented, it would be a read and a write.
+// The observer sees one atomic access; instrumented, it would be a read and a write.
 #define OFSDP_EMULATOR_ATOMIC __attribute__((noinline, no_sanitize("thread")))
 template <typename T>
 OFSDP_EMULATOR_ATOMIC T atomicMax(T* at, T v) {

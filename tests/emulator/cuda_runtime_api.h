@@ -1,9 +1,9 @@
-// The part of CUDA's public runtime API that this repository calls, for code that is compiled
-// without CUDA: types, numbers and functions as NVIDIA's headers have them. Two libraries define
-// the functions: tests/emulator/at_once runs each call's work at once; tests/fake_cuda keeps
-// streams, events and graphs, and checks CUDA's rules.
+// The part of CUDA's public runtime API that this repository calls, for code compiled without CUDA:
+// types, numbers and functions as in NVIDIA's headers. Two libraries define the functions:
+// tests/emulator/at_once runs each call's work at once; tests/fake_cuda keeps streams, events and
+// graphs, and checks CUDA's rules.
 //
-// Ownership, threads, errors: as the real functions.
+// Ownership, threads, errors: as in the real functions.
 #pragma once
 
 #include <cstddef>

@@ -23,7 +23,7 @@ constexpr size_t kMaxThreads = 1024;
 
 void begin_block(Block& b, const dim3& size) {
   b.stays = b.draw() % 4 != 0;
-  // A NaN in every format, or any number.
+  // 0xff is a NaN in every format; else any number.
   begin_shared_block(static_cast<unsigned char>(b.draw() % 2 == 0 ? 0xff : b.draw()));
   begin_threads(b, size);
   if (observer != nullptr) observer->block_begins();
@@ -84,7 +84,7 @@ void fail(const std::string& what, const Place& place) {
   Block& b = machine().block;
   say(what, place);
   if (running_thread >= 0) emulator_switch(&b.fibers[b.current].place, b.scheduler);
-  std::abort();  // nobody comes back to a thread of a block that failed
+  std::abort();  // nobody returns to a thread in a failed block
 }
 
 void copy_later(void* to, const void* from, size_t bytes) {

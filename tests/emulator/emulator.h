@@ -26,7 +26,7 @@ using Place = std::source_location;
 inline constexpr unsigned kWarp = 32;
 inline constexpr uint32_t kAllLanes = 0xffffffffu;
 
-void set_seed(uint64_t seed);  // 1, or OFSDP_EMULATOR_SEED of the environment, until then
+void set_seed(uint64_t seed);  // before it 1, or OFSDP_EMULATOR_SEED
 void set_backwards(bool backwards);
 void collect_errors(std::vector<std::string>* errors);                // null: an error aborts
 [[noreturn]] void fail(const std::string& what, const Place& place);  // for the running thread
@@ -37,7 +37,7 @@ struct LaunchShape {
   const void* kernel = nullptr;  // the kernel's address
 };
 void run(const LaunchShape& shape, const std::function<void()>& thread);
-long& launches();           // kernels, fills and copies that streams were given so far
+long& launches();           // kernels, fills and copies given to streams so far
 extern int running_thread;  // number in the block; -1 outside a launch
 
 // --- meetings and copies of threads ---
@@ -63,7 +63,7 @@ class Observer {
   virtual void block_begins() {}
   virtual void barrier() {}                                        // all threads have come
   virtual void warp_met(unsigned /*first*/, uint32_t /*mask*/) {}  // in __syncwarp
-  // `code`: the address that the emulator was called from.
+  // `code`: the address that called the emulator.
   virtual void copy_issued(const void* /*to*/, const void* /*from*/, size_t /*bytes*/,
                            const void* /*code*/) {}
   virtual void copy_awaited(const void* /*to*/, const void* /*code*/) {}

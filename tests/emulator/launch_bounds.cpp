@@ -1,4 +1,4 @@
-// Tells the __launch_bounds__ (cuda_runtime.h) of a kernel.
+// Tells a kernel's __launch_bounds__ (cuda_runtime.h).
 #include <algorithm>
 #include <cstdint>
 

@@ -1,5 +1,5 @@
-// LaunchParameter: a parameter of a kernel as a launch sees it, while the call lasts. Views.
-// Threads: any. Errors: none.
+// LaunchParameter: a kernel's parameter as a launch sees it, while the call lasts. Views. Threads:
+// any. Errors: none.
 #pragma once
 
 #include <cstddef>

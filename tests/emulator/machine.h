@@ -26,9 +26,9 @@ struct Fiber {
   State state = State::kReady;
   bool exchanges = false;  // meets others for their values, not for __syncwarp
   uint32_t mask = 0;       // of the lanes it meets
-  Place at;                // the call that it waits in
+  Place at;                // the call in which it waits
   std::vector<Copy> copies;
-  std::unique_ptr<Slot[]> met;  // of a mask that is not the whole warp
+  std::unique_ptr<Slot[]> met;  // for a mask that is not the whole warp
 };
 
 struct Warp {
@@ -51,13 +51,13 @@ struct Draws {
 struct Block {
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
-  uint32_t runnable = 0;  // warps with a lane that is ready
+  uint32_t runnable = 0;  // warps with a ready lane
   size_t threads = 0, waiting = 0, done = 0;
   size_t current = 0;
   void* scheduler = nullptr;
   const std::function<void()>* body = nullptr;
   Draws draw;
-  bool stays = false;  // with a warp for as long as it can go on
+  bool stays = false;  // with a warp while it can go on
   bool failed = false;
 };
 
@@ -79,8 +79,8 @@ inline Machine& machine() {
   return m;
 }
 
-// Prints the line that a run ends with, or adds it to the errors that are collected: the block has
-// failed then.
+// Prints the last line of a run, or adds it to the collected errors: then the block has
+// failed.
 void say(const std::string& what, const Place& place);
 std::string name_of(const Place& place);
 std::string lanes_of(uint32_t mask);  // "16, 17"
@@ -93,6 +93,6 @@ extern "C" void emulator_switch(void** from, void* to);
 void* emulator_first_place(char* top, void (*enter)());
 
 void begin_threads(Block& b, const dim3& size);
-void run_threads(Block& b, bool backwards);  // until all have ended or the block has failed
+void run_threads(Block& b, bool backwards);  // until all end or the block fails
 
 }  // namespace emulator

@@ -9,7 +9,7 @@ namespace {
 
 Fiber& fiber_of(Block& b, unsigned lane) { return b.fibers[b.current / kWarp * kWarp + lane]; }
 
-// The running thread is the last lane of the mask to come.
+// The running thread is the mask's last lane to come.
 void pass_meeting(Block& b, Warp& w, uint32_t mask, const Place& place) {
   const Fiber& last = b.fibers[b.current];
   for (unsigned lane = 0; lane < kWarp; ++lane) {

@@ -31,7 +31,7 @@ namespace {
 constexpr unsigned char kBrick = 0xb7;
 constexpr std::string_view kOwner = "emulator_owner_", kWallName = "emulator_wall_";
 
-// The program or library that this function is in.
+// The program or library with this function.
 struct Module {
   uintptr_t base = 0;
   std::string path;
@@ -158,7 +158,7 @@ class SharedMemory {
     }
     file.variables([&](std::string_view name, const Elf64_Sym& s) { add(name, s); });
   }
-  // Adds a variable whose name begins like the name of a function with an owner.
+  // Adds a variable if its name begins like the name of a function with an owner.
   void add(std::string_view name, const Elf64_Sym& s) {
     if (!name.starts_with("_ZZ") || name.find(kOwner) != std::string_view::npos) return;
     const auto after = groups_.upper_bound(name);
@@ -176,7 +176,7 @@ class SharedMemory {
   }
 
   Module module_;
-  std::map<std::string, SharedGroup, std::less<>> groups_;  // by the beginning of their names
+  std::map<std::string, SharedGroup, std::less<>> groups_;  // by the start of the names
   std::map<uintptr_t, std::string> owners_;
   std::vector<SharedGroup*> filled_;
   unsigned char garbage_ = 0;

@@ -20,8 +20,8 @@ struct alignas(64) Wall {
   unsigned char bytes[64];
 };
 
-extern uint64_t running_block;  // another number for each block that ever ran
-struct SharedGroup;             // the shared variables of one function
+extern uint64_t running_block;  // a new number for each block
+struct SharedGroup;             // one function's shared variables
 
 class SharedOwner {
  public:
@@ -34,22 +34,22 @@ class SharedOwner {
  private:
   void fill();
 
-  const Wall* wall_;  // so that it is kept
+  const Wall* wall_;  // so that the wall is kept
   std::source_location place_;
-  uint64_t block_ = 0;  // the last that came here
+  uint64_t block_ = 0;  // the last one that came here
   SharedGroup* group_ = nullptr;
 };
 
-// For emulator.cpp: of the block that runs.
+// For emulator.cpp, about the running block.
 void begin_shared_block(unsigned char garbage);
-const std::source_location* broken_wall();  // next to which declaration, or null; mends it
+const std::source_location* broken_wall();  // the declaration next to it, or null; mends it
 
 struct SharedPart {
   unsigned char* begin;
   size_t bytes;
   bool wall;
 };
-void for_each_shared(const std::function<void(const SharedPart&)>& f);  // of this program
+void for_each_shared(const std::function<void(const SharedPart&)>& f);  // in this program
 
 }  // namespace emulator
 

@@ -30,7 +30,7 @@ float number(uint32_t word, int i) {
   return to_float(T{static_cast<uint16_t>(word >> (i % 2 * 16))});
 }
 
-// Row r of matrix m is given by lane 8 m + r, which reads it as it comes.
+// Lane 8 m + r gives row r of matrix m, which is read as it comes.
 template <typename F>
 Chunk matrices(const Chunk* row, const F& word_of) {
   OFSDP_EMULATOR_EXPECT(reinterpret_cast<uintptr_t>(row) % 16 == 0);
@@ -78,9 +78,9 @@ struct TensorCore {
   }
 
  private:
-  // The hardware's part, which sees nothing of the kernel's memory: optimized and not watched.
+  // The hardware's part, which sees no memory of the kernel: optimized and not watched.
   OFSDP_OF_HARDWARE static void add_products(float (&c)[4], const uint32_t (&words)[6]) {
-    float mine[12];  // once, and not by each lane that reads them
+    float mine[12];  // once, not again for each lane that reads them
     for (int i = 0; i < 12; ++i) mine[i] = emulated::number<T>(words[i / 2], i);
     const emulator::Slot* lanes =
         emulator::meet(mine, sizeof(mine), emulator::kAllLanes, emulator::Place::current());

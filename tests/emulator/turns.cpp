@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kStack = 128 << 10;
 
-// The lanes that wait for one that has ended.
+// Ends a lane; a lane that waits for it is an error.
 void end_lane(Block& b, Warp& w, size_t i) {
   const uint32_t own = 1u << i % kWarp;
   w.alive &= ~own;
@@ -62,7 +62,7 @@ void resume(Block& b, size_t i) {
   running_thread = -1;
 }
 
-// The lanes of a warp that are ready, each once, in a drawn order.
+// Runs the warp's ready lanes, each once, in a drawn order.
 void run_lanes(Block& b, size_t warp, bool backwards) {
   Warp& w = b.warps[warp];
   const uint32_t todo = std::exchange(w.ready, 0);
@@ -74,7 +74,7 @@ void run_lanes(Block& b, size_t warp, bool backwards) {
   }
 }
 
-// One of the warps that can go on: the first from a drawn one on or, backwards, the last.
+// A warp that can go on: the first from a drawn one on or, backwards, the last.
 size_t next_warp(const Block& b, uint32_t first, bool backwards) {
   first %= kWarp;
   const uint32_t turned = b.runnable >> first | b.runnable << (kWarp - first) % kWarp;
@@ -83,7 +83,7 @@ size_t next_warp(const Block& b, uint32_t first, bool backwards) {
   return (first + k) % kWarp;
 }
 
-// Until each thread has ended or waits.
+// Runs warps until each thread has ended or waits.
 void run_warps(Block& b, bool backwards) {
   uint32_t first = b.draw();
   while (b.runnable != 0 && !b.failed) {
@@ -95,13 +95,13 @@ void run_warps(Block& b, bool backwards) {
   }
 }
 
-// The threads that keep each other from going on.
+// Prints which threads keep each other from going on.
 void explain_standstill(Block& b) {
   for (size_t i = 0; i < b.threads; ++i) {
     const Fiber& f = b.fibers[i];
     if (f.state != State::kMeeting) continue;
     const Warp& w = b.warps[i / kWarp];
-    const uint32_t absent = f.mask & ~w.arrived;  // 0: all wait, but for others
+    const uint32_t absent = f.mask & ~w.arrived;  // 0: all wait, but for different lanes
     const uint32_t others = absent != 0 ? absent : f.mask & ~(1u << i % kWarp);
     const size_t first = i / kWarp * kWarp + static_cast<size_t>(__builtin_ctz(others));
     return say("lane " + std::to_string(i % kWarp) + " waits for lanes " + lanes_of(others) +
@@ -119,7 +119,7 @@ bool same(const Place& a, const Place& b) {
          std::strcmp(a.file_name(), b.file_name()) == 0;
 }
 
-// All threads have come to a barrier.
+// All threads have reached a barrier.
 void pass_barrier(Block& b) {
   const Place& at = b.fibers[0].at;
   for (size_t i = 0; i < b.threads; ++i) {

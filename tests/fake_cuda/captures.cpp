@@ -1,4 +1,4 @@
-// Captures, the graphs that they make, and launches of these.
+// Captures, their graphs, and launches of graphs.
 #include "tests/fake_cuda/state.h"
 
 namespace fake_cuda {
@@ -29,7 +29,7 @@ std::set<size_t> with_all_before(const Body& body, const std::set<size_t>& some)
   return all;
 }
 
-// Whether the origin waits, in the end, for every node and every stream; says which it does not.
+// Whether the origin finally waits for every node and every stream; reports each exception.
 bool joined(const Call& call, const CUstream_st& origin, const Body& body) {
   const std::set<size_t> before = with_all_before(body, origin.after);
   bool all = true;
@@ -196,7 +196,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mo
   return cudaSuccess;
 }
 
-// The graph of a capture that failed is nobody's.
+// A failed capture gives no graph to anybody.
 cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
   const Call call("cudaStreamEndCapture");
   *graph = nullptr;
@@ -267,7 +267,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t handle, cudaStream_t on) {
   return call.breaks("a graph is not uploaded in a capture", text("graph ", handle->id),
                      cudaErrorStreamCaptureUnsupported);
 }
-// CUDA could make the graph a node of a capture; nothing here asks for that.
+// CUDA could make the graph a node in a capture; nothing here needs that.
 cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t on) {
   const Call call("cudaGraphLaunch");
   CUstream_st* const stream = stream_of(call, on);

@@ -16,7 +16,7 @@ bool within(const dim3& d, unsigned x, unsigned y, unsigned z) {
 
 std::string text_of(const dim3& d) { return text(d.x, " x ", d.y, " x ", d.z); }
 
-// The rule that a launch breaks, and the operand; "" where it breaks none.
+// The rule that a launch breaks, and the operand; "" if it breaks none.
 std::pair<std::string, std::string> broken_limit(const Launch& launch) {
   const dim3 &grid = launch.config.gridDim, &block = launch.config.blockDim;
   if (!within(grid, 0x7fffffff, 0xffff, 0xffff)) {

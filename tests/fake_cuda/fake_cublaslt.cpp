@@ -92,7 +92,7 @@ std::vector<fake_cuda::Operand> operands_of(const Product& p) {
 
 extern "C" {
 
-// For the test; not in cuBLASLt. An attribute that nobody has set is 0 bytes long.
+// For the test; not in cuBLASLt. An attribute that was never set has 0 bytes.
 size_t fake_lt_preference(int attribute, void* value) {
   const auto& bytes = preferences[attribute];
   if (!bytes.empty()) std::memcpy(value, bytes.data(), bytes.size());

@@ -9,7 +9,7 @@ namespace {
 
 class GraphRules : public Planted {
  protected:
-  // Adds `number` to the first number of the device's memory.
+  // Adds `number` to the first number in the device's memory.
   void add(cudaStream_t stream, int number) {
     const Operand operand{"number", numbers_, sizeof(int)};
     EXPECT_EQ(enqueue("add", stream, {operand}, [=, this] { *numbers_ += number; }), cudaSuccess);
@@ -52,7 +52,7 @@ TEST_F(GraphRules, AGraphRunsItsNodesInTheOrderOfItsEdges) {
   cudaGraphExecDestroy(graph);
 }
 
-// 3 and 4 in some order, since no event is between them.
+// 3 and 4 in either order, since no event is between them.
 TEST_F(GraphRules, WithoutAnEdgeItsNodesRunInEitherOrder) {
   begin();
   order(first_, second_);
@@ -82,7 +82,7 @@ TEST_F(GraphRules, AnEventMayBeRecordedAgainInACapture) {
   cudaGraphExecDestroy(graph);
 }
 
-// CUDA leaves open whether the event belongs to a launch before that gets there.
+// CUDA does not define whether the event belongs to an earlier launch until this launch reaches it.
 TEST_F(GraphRules, AnEventOfAGraphMayStillBeOfTheLaunchBefore) {
   begin();
   add(first_, 1);
@@ -91,7 +91,7 @@ TEST_F(GraphRules, AnEventOfAGraphMayStillBeOfTheLaunchBefore) {
   const cudaGraphExec_t graph = executable();
   std::set<bool> arrived;
   for (int i = 0; i < 20; ++i) {
-    for (int k = 0; k < 40; ++k) add(first_, 0);  // more than the wait runs by the way
+    for (int k = 0; k < 40; ++k) add(first_, 0);  // more than the wait happens to run
     const int before = results_[0];
     EXPECT_EQ(cudaGraphLaunch(graph, first_), cudaSuccess);
     EXPECT_EQ(cudaEventSynchronize(other_), cudaSuccess);

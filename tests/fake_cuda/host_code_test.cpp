@@ -100,7 +100,7 @@ TEST_F(EventWait, DoesNotBlockForWhatIsReachedAtOnce) {
   EXPECT_EQ(fake_cuda::count_of("cudaEventSynchronize"), blocked_);
 }
 
-// Each time it is asked the runtime does a few of them, far from all in the time.
+// At each query the runtime does a few operations, far from all in time.
 TEST_F(EventWait, BlocksForWhatTakesLonger) {
   EXPECT_EQ(wait_after(100000), cudaSuccess);
   EXPECT_EQ(fake_cuda::count_of("cudaEventSynchronize"), blocked_ + 1);
@@ -126,7 +126,7 @@ class ProductTest : public testing::Test {
     return reinterpret_cast<Function>(dlsym(library_, name));
   }
 
-  // A product of a shape that no other test has: answers are kept.
+  // A product with a shape that no other test uses: answers are kept.
   std::unique_ptr<MatrixProduct> product(DType dtype) {
     static int64_t rows = 64;
     ProductShape shape;
@@ -153,7 +153,7 @@ class ProductTest : public testing::Test {
     return {of(1), of(0), of(2)};
   }
 
-  // Operands of zeros for such a product, `off` bytes past an aligned address.
+  // Runs the product on zeros, `off` bytes past an aligned address.
   cudaError_t run(MatrixProduct& product, size_t off = 0) {
     std::array<void*, 4> memory{};
     for (void*& one : memory) {
@@ -174,7 +174,7 @@ class ProductTest : public testing::Test {
   void* library_ = nullptr;
 };
 
-// The head of a GPT-2: logits, their gradient by the activations, and by the weights.
+// GPT-2's head: logits, the gradients for the activations and for the weights.
 TEST_F(ProductTest, RowsThatAreApartHaveTheirPitchAsLeadingDimension) {
   const int64_t vocabulary = 50257, pitch = 50304, width = 768, tokens = 4;
   const ProductShape logits{
@@ -220,11 +220,11 @@ TEST_F(ProductTest, TakesTheFirstAlgorithmThatTheHeuristicStandsFor) {
     device_.may_vary = may_vary;
     const auto made = product(DType::kBFloat16);
     ASSERT_NE(made, nullptr);
-    EXPECT_EQ(made->workspace_bytes(), 2048u);  // enough for any that may be taken
+    EXPECT_EQ(made->workspace_bytes(), 2048u);  // enough for any candidate
     ASSERT_EQ(run(*made), cudaSuccess);
     EXPECT_EQ(function<uint64_t (*)()>("fake_lt_algorithm")(), 101u);
   }
-  function<void (*)(int)>("fake_lt_offer")(1);  // which it does not stand for
+  function<void (*)(int)>("fake_lt_offer")(1);  // which makes no product
   EXPECT_EQ(product(DType::kBFloat16), nullptr);
 }
 

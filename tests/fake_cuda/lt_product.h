@@ -15,7 +15,7 @@
 
 namespace fake_cuda {
 
-// As the library was given them, by their numbers.
+// As given to the library, by number.
 using Attributes = std::map<int, std::vector<unsigned char>>;
 
 template <typename Value>
@@ -137,7 +137,7 @@ struct Product {
     return gelu(z);
   }
 
-  // op(A) of one matrix, a column after the other.
+  // op(A) for one matrix, column after column.
   std::vector<float> left(int64_t m) const {
     std::vector<float> values;
     values.reserve(static_cast<size_t>(a.rows * a.columns));
@@ -164,7 +164,7 @@ struct Product {
     }
   }
 
-  // Over the inner axis, or over the columns of D.
+  // Over the inner axis, or over D's columns.
   void sum_vector(const std::vector<float>& sums_of_rows) const {
     for (int64_t i = 0; i < vector_length(); ++i) {
       float total =

@@ -111,7 +111,7 @@ bool of_device(const void* data) {
   return a != nullptr && a->place == Place::kDevice;
 }
 
-// A kind that the addresses contradict.
+// A kind that contradicts the addresses.
 bool wrong_way(cudaMemcpyKind kind, const void* to, const void* from) {
   if (kind == cudaMemcpyDefault) return false;
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
@@ -119,7 +119,7 @@ bool wrong_way(cudaMemcpyKind kind, const void* to, const void* from) {
   return to_device != of_device(to) || from_device != of_device(from);
 }
 
-// Memory of the host that the runtime does not know.
+// Host memory that the runtime does not know.
 bool pageable(const void* data) {
   return allocation_at(data) == nullptr && !in_range(reinterpret_cast<uintptr_t>(data));
 }
@@ -136,7 +136,7 @@ bool may_copy(const Call& call, void* to, const void* from, size_t bytes, cudaMe
 
 }  // namespace
 
-// The page past an allocation counts to it.
+// The page after an allocation counts as part of it.
 const Allocation* allocation_at(const void* data) {
   const auto& all = runtime().allocations;
   const auto at = reinterpret_cast<uintptr_t>(data);
@@ -257,7 +257,7 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t ha
     if (bytes > 0) std::memset(data, value, bytes);
   });
 }
-// Asynchronous for memory of the device, on the legacy stream.
+// Asynchronous for device memory, on the legacy stream.
 cudaError_t cudaMemset(void* data, int value, size_t bytes) {
   const Call call("cudaMemset");
   if (unsafe(call, described(data))) return call.gives(cudaErrorStreamCaptureImplicit);

@@ -40,7 +40,7 @@ class Planted : public testing::Test {
     expect_none();
   }
 
-  // The one line that was said; each rule is said once.
+  // Expects exactly one line; each rule is reported once.
   static void expect_broken(const std::string& rule, const std::string& call,
                             const std::string& operand) {
     const std::vector<std::string> lines = take_broken_rules();
@@ -53,7 +53,7 @@ class Planted : public testing::Test {
   void begin(cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) {
     ASSERT_EQ(cudaStreamBeginCapture(first_, mode), cudaSuccess);
   }
-  // The capture under way, whatever became of it.
+  // Ends the capture under way, whether it succeeded or not.
   cudaError_t end(cudaGraph_t* graph = nullptr) {
     cudaGraph_t made = nullptr;
     const cudaError_t error = cudaStreamEndCapture(first_, &made);

@@ -69,8 +69,8 @@ class OddExtents : public testing::Test {
     reinterpret_cast<void (*)(int)>(dlsym(library_, "fake_lt_offer"))(3);
   }
 
-  // Runs the product as it is and, where that helps, padded; both must be the product as it is
-  // defined. Returns whether it was padded, which needs room for copies.
+  // Runs the product unpadded and, where that helps, padded; both must equal the defined product.
+  // Returns whether it was padded, which needs room for copies.
   bool check(const ProductShape& s) {
     const size_t whole = expect_product(s, int64_t{1} << 40);
     return expect_product(s, 1) > whole;
@@ -177,12 +177,12 @@ TEST_F(OddExtents, WideResultsAreNotRounded) {
   EXPECT_EQ(fake_cuda::take_broken_rules(), std::vector<std::string>{});
 }
 
-// Logits, their gradient by the activations and by the weights, in rows that begin at whole packs.
+// Logits, the gradients for activations and for weights, in rows that begin at whole packs.
 TEST_F(OddExtents, AreRoundedUp) {
   const ProductShape columns{
       .rows = 1100, .columns = 61, .inner = 8, .transpose_b = true, .ld_d = 64, .bias = true};
   EXPECT_TRUE(check(columns));
-  ProductShape turned = columns;  // weights as MatMul has them
+  ProductShape turned = columns;  // weights as in MatMul
   turned.transpose_b = false;
   EXPECT_TRUE(check(turned));
   ProductShape inner{
@@ -207,7 +207,7 @@ TEST_F(OddExtents, AreRoundedUp) {
   EXPECT_TRUE(check(other));
 }
 
-// Copies would be most of the work, or the extent is no row's.
+// Copies would be most of the work, or the extent is not a row's.
 TEST_F(OddExtents, AreLeftWhereThatWouldNotHelp) {
   EXPECT_FALSE(check({.rows = 1100, .columns = 61, .inner = 8, .transpose_b = true}));
   EXPECT_FALSE(check({.rows = 60, .columns = 61, .inner = 8, .transpose_b = true, .ld_d = 64}));
@@ -248,7 +248,7 @@ TEST(ProductChoice, IsTheFirstWhereATrialCostsMoreThanItGives) {
   EXPECT_EQ(chosen, 0);
 }
 
-// One that cannot be launched is passed over, also where it is the first.
+// A candidate that cannot be launched is passed over, even if it is the first.
 TEST(ProductChoice, PassesOverWhatDoesNotRun) {
   const auto refuses = [](int i, const ProductOperands&) { return i == 2; };
   for (const bool may_vary : {true, false}) {

@@ -15,7 +15,7 @@ const char* variable(const char* name) {
   return value != nullptr ? value : "";
 }
 
-// At the end of a process that used the device, after whoever did.
+// Written when a process that used the device ends, after all its objects.
 struct Report {
   ~Report() {
     const char* file = variable("COUNTING_DEVICE_REPORT");
@@ -33,7 +33,7 @@ constexpr const char* kDestroyed = "everything made is destroyed before the end"
 template <typename Objects>
 void note_living(const char* what, const char* call, const Objects& objects) {
   for (const auto& object : objects) {
-    const bool made = object->id != 0;  // the legacy stream is nobody's
+    const bool made = object->id != 0;  // nobody owns the legacy stream
     if (object->lives && made) say_broken(kDestroyed, call, text(what, " ", object->id));
   }
 }

@@ -181,7 +181,7 @@ TEST_F(CudaRules, WhatIsLeftAtTheEndIsNamed) {
   void* data = nullptr;
   cudaStreamCreate(&stream);
   cudaMalloc(&data, 123);
-  note_what_is_left();  // six of the fixture
+  note_what_is_left();  // the fixture has six
   const std::vector<std::string> lines = take_broken_rules();
   const std::string rule = "cuda rule: everything made is destroyed before the end; ";
   EXPECT_THAT(lines, testing::Contains(rule + "cudaMalloc: 123 bytes"));

@@ -4,7 +4,7 @@
 namespace fake_cuda {
 namespace {
 
-// Memory of the device is open while it lives.
+// Opens device memory while the object lives.
 class Running {
  public:
   Running() { open_memory(true); }
@@ -46,7 +46,7 @@ void run_node(Launched& launched, size_t index) {
   }
 }
 
-// One of the nodes that may run; true once all have.
+// Runs one ready node; true once all have run.
 bool advance(Launched& launched) {
   if (launched.left > 0) {
     const size_t drawn = runtime().draw(launched.ready.size());
@@ -69,7 +69,7 @@ void run_head(CUstream_st& stream) {
   ++stream.done;
 }
 
-// False where nothing may run.
+// False if nothing may run.
 bool run_one() {
   Runtime& r = runtime();
   std::vector<CUstream_st*> able;

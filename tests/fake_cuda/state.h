@@ -33,11 +33,11 @@ struct Node {
   std::string call;
   std::function<void()> work;
   std::set<size_t> after;       // nodes
-  CUevent_st* event = nullptr;  // of an external record
+  CUevent_st* event = nullptr;  // for an external record
   int priority = 0;
 };
 
-// The nodes that launches share with the graph they were made from.
+// The nodes that launches share with their graph.
 struct Body {
   ~Body();
   std::vector<Node> nodes;
@@ -47,11 +47,11 @@ struct Body {
 // One launch of a graph.
 struct Launched {
   CUgraphExec_st* graph = nullptr;
-  uint64_t turn = 0;            // of the graph's launches
-  std::vector<size_t> missing;  // nodes before each that have not run
+  uint64_t turn = 0;            // number among the graph's launches
+  std::vector<size_t> missing;  // nodes before each that must still run
   std::vector<size_t> ready;    // nodes that may run
   size_t left = 0;
-  std::map<size_t, uint64_t> generations;  // of external records, where they count as recorded now
+  std::map<size_t, uint64_t> generations;  // of external records, as they count now
   std::shared_ptr<const Body> body;
 };
 
@@ -62,7 +62,7 @@ struct Queued {
   CUevent_st* records = nullptr;
   uint64_t generation = 0;
   std::shared_ptr<Launched> launched;
-  std::vector<std::pair<CUstream_st*, uint64_t>> behind;  // streams, and how far they must be
+  std::vector<std::pair<CUstream_st*, uint64_t>> behind;  // streams, and how far each must be
 };
 
 enum class Place { kDevice, kPinned };
@@ -87,7 +87,7 @@ struct CUstream_st {
   std::deque<fake_cuda::Queued> queue;
   uint64_t put = 0, done = 0;
   std::shared_ptr<fake_cuda::Capture> capture;  // open or invalid
-  std::set<size_t> after;                       // nodes that the next one depends on
+  std::set<size_t> after;                       // the next node depends on these
 };
 struct CUevent_st {
   unsigned long long id = 0;
@@ -96,7 +96,7 @@ struct CUevent_st {
   uint64_t recorded = 0, reached = 0;           // generations
   uint64_t at = 0;                              // the clock when it was last reached
   bool of_graph = false;                        // recorded by a node
-  std::shared_ptr<fake_cuda::Capture> capture;  // in which it was last recorded
+  std::shared_ptr<fake_cuda::Capture> capture;  // the last capture that recorded it
   std::set<size_t> after;                       // the nodes before it there
 };
 struct CUgraph_st {
@@ -127,9 +127,9 @@ struct Runtime {
   std::deque<std::unique_ptr<CUgraph_st>> graphs;
   std::deque<std::unique_ptr<CUgraphExec_st>> executables;
   std::deque<std::unique_ptr<CUuserObject_st>> objects;
-  std::set<const void*> known;                     // all of these
+  std::set<const void*> known;                     // all objects above
   std::vector<std::shared_ptr<Capture>> captures;  // open ones
-  std::map<uintptr_t, Allocation> allocations;     // by address; also freed ones
+  std::map<uintptr_t, Allocation> allocations;     // by address; freed ones too
   CUstream_st* legacy = nullptr;
   unsigned long long next_id = 0;
 
@@ -139,7 +139,7 @@ struct Runtime {
   uint64_t random = 1, clock = 0;
   cudaError_t last = cudaSuccess;
   std::string running;            // the work under way
-  uintptr_t range = 0, next = 0;  // of addresses
+  uintptr_t range = 0, next = 0;  // reserved addresses
 
   size_t draw(size_t below);
 };
@@ -184,8 +184,8 @@ cudaError_t put(const Call& call, cudaStream_t stream, const std::string& name,
 void put(CUstream_st& stream, Queued queued);
 
 // --- captures.cpp ---
-// Whether this thread may not make calls that a capture does not see; says so, and the captures
-// that are concerned become invalid.
+// Whether this thread must not make calls that a capture does not see; reports it, and makes the
+// captures concerned invalid.
 bool unsafe(const Call& call, const std::string& operand);
 // Whether the stream captures; sets `error` if the capture has become invalid.
 bool captures(const Call& call, CUstream_st& stream, cudaError_t& error);
@@ -194,15 +194,15 @@ void invalidate(Capture& capture);
 void start(const Call& call, Queued& queued, CUgraphExec_st& graph);
 
 // --- running.cpp ---
-void run_some();  // as many operations as are drawn, so that who asks again and again gets on
-// False where nothing can run any more.
+void run_some();  // a drawn number of operations, so a caller that asks again and again gets on
+// False if nothing can run any more.
 bool run_until(const Call& call, const std::function<bool()>& reached);
 bool run_all(const Call& call);
 
 // --- memory.cpp ---
 const Allocation* allocation_at(const void* data);  // alive or not; null: none
 std::string described(const void* data);
-// Whether [data, data + bytes) lies in one allocation that lives; says so otherwise.
+// Whether [data, data + bytes) lies in one live allocation; else reports it.
 bool holds(const Call& call, const char* name, const void* data, size_t bytes);
 void open_memory(bool open);
 

@@ -1,4 +1,4 @@
-// Streams and events, outside of captures and in them.
+// Streams and events, in captures and outside.
 #include <algorithm>
 
 #include "tests/fake_cuda/state.h"
@@ -248,7 +248,7 @@ cudaError_t cudaEventCreate(cudaEvent_t* event) {
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return make_event(Call("cudaEventCreateWithFlags"), event, flags);
 }
-// Records and waits that are queued keep their meaning.
+// Queued records and waits stay valid.
 cudaError_t cudaEventDestroy(cudaEvent_t handle) {
   const Call call("cudaEventDestroy");
   CUevent_st* const event = event_of(call, handle);
@@ -263,7 +263,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   return record(Call("cudaEventRecordWithFlags"), event, stream, flags);
 }
 // [Note: events of graphs] CUDA does not say whether an event that a graph records belongs to a
-// launch before the launch gets there: whether it does is drawn.
+// launch before the launch reaches it: a draw decides.
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   const Call call("cudaEventSynchronize");
   const CUevent_st* const event = event_of(call, handle);

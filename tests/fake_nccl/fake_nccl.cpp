@@ -58,17 +58,17 @@ std::string text(const char* name, Numbers... numbers) {
 
 intptr_t number(const void* handle) { return reinterpret_cast<intptr_t>(handle); }
 
-// "number", as tests name streams.
+// The number by which tests name a stream.
 intptr_t number(cudaStream_t stream) {
   unsigned long long id = 0;
   cudaStreamGetId(stream, &id);
   return static_cast<intptr_t>(id);
 }
 
-std::map<intptr_t, int> captured;  // collectives of each communicator that graphs hold
+std::map<intptr_t, int> captured;  // by communicator: its collectives in graphs
 std::set<intptr_t> aborting;
 
-// A reference of the graph under way, as NCCL takes one.
+// Gives a reference to the graph under way, as NCCL does.
 void hold_with_graph(intptr_t comm, cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cudaGraph_t graph = nullptr;

@@ -70,7 +70,7 @@ class NcclTest : public testing::Test {
     const Status status = ranks_.can_join(sharing, engine);
     return status.ok() ? "yes: " + engine : "no: " + status.message();
   }
-  // Asked `patience_` times, it gives up.
+  // Gives up after `patience_` questions.
   ofsdp_group* join(int place = 1, int count = 4) {
     std::array<char, OFSDP_GROUP_KEY_BYTES> key{};
     EXPECT_TRUE(ranks_.make_group_key(key.data()).ok());
@@ -107,7 +107,7 @@ class NcclTest : public testing::Test {
   cudaStream_t compute_ = nullptr, communication_ = nullptr;
   cudaEvent_t event_ = nullptr;
   void* memory_ = nullptr;
-  std::string on_;  // the end of a line about the communication stream
+  std::string on_;  // the end of a line that names the communication stream
   int patience_ = 1000;
   std::string error_;
   void* fake_ = nullptr;
@@ -197,7 +197,7 @@ TEST_F(NcclTest, WindowsAreForEqualOffsetsAndNewVersions) {
   ranks_.leave_group(all);
 }
 
-// As between hosts with NCCL 2.30.
+// As between hosts under NCCL 2.30.
 TEST_F(NcclTest, WithoutSymmetricMemoryABufferIsRegistered) {
   setenv("FAKE_NCCL_VERSION", "23007", 1);
   setenv("FAKE_NCCL_SYMMETRIC", "0", 1);

@@ -14,7 +14,7 @@
 
 namespace {
 
-constexpr size_t kMax = 1 << 18;  // bytes of an input
+constexpr size_t kMax = 1 << 18;  // bytes in an input
 
 using Clock = std::chrono::steady_clock;
 

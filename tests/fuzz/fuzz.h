@@ -1,6 +1,6 @@
-// Shared by the fuzz targets. A target defines LLVMFuzzerTestOneInput, and
-// LLVMFuzzerCustomMutator where random bytes would not get past the first check. libFuzzer calls
-// them; so does driver.cpp, which needs nothing but the compiler of the build.
+// Shared by the fuzz targets. A target defines LLVMFuzzerTestOneInput, and LLVMFuzzerCustomMutator
+// if random bytes would not pass the first check. libFuzzer calls them; so does driver.cpp, which
+// needs only the build's compiler.
 #pragma once
 
 #include <unistd.h>
@@ -23,7 +23,7 @@ inline std::string_view text_of(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-// A file of this process with these bytes; the next call with the same name replaces it.
+// A file with these bytes, for this process; the next call with the same name replaces it.
 inline std::string file_with(const std::string& name, std::string_view bytes) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("ofsdp_fuzz_" + std::to_string(getpid()));
@@ -33,7 +33,7 @@ inline std::string file_with(const std::string& name, std::string_view bytes) {
   return path.string();
 }
 
-// A message is one line with something in it.
+// A message must be one line and not empty.
 inline void check_message(const std::string& message) {
   if (message.empty() || message.find('\n') != std::string::npos) std::abort();
 }

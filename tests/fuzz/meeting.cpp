@@ -20,7 +20,7 @@ namespace {
 using namespace ofsdp;
 using fsdp::from_value;
 
-// A value that was read can be said again, and is the same.
+// A value that was read can be written again, and is the same.
 template <typename T>
 void check(const fsdp::Json& value) {
   const auto read = from_value<T>(value);

@@ -1,4 +1,4 @@
-// A fuzz target: a .parquet file. Every row of a column that is accepted can be read.
+// A fuzz target: a .parquet file. Every row in an accepted column can be read.
 #include <vector>
 
 #include "fsdp/comm/communicator.h"
@@ -8,7 +8,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace ofsdp;
-  // Columns of tests/fixtures/parquet/table.parquet.
+  // Columns in tests/fixtures/parquet/table.parquet.
   constexpr const char* kColumns[] = {"x", "count", "gap", "name", "category", "ragged", "deep"};
   if (size == 0) return 0;
   const uint8_t choice = data[size / 2];

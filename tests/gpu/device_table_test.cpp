@@ -1,6 +1,6 @@
-// The CUDA library's table against the device that counts (tests/device), call by call: the
-// arithmetic of a step and the optimizers on the same bytes, streams and events, captured graphs.
-// Skipped where there is no GPU.
+// The CUDA library's table against the counting device (tests/device), call by call: a step's
+// arithmetic and the optimizers on the same bytes, streams and events, captured graphs. Skipped
+// without a GPU.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ class Bench {
 
   Device& device() { return *device_; }
   template <typename T>
-  T* at(size_t place) {  // of eight places
+  T* at(size_t place) {  // one of eight places
     return reinterpret_cast<T*>(memory_.data() + place * kPlace);
   }
   template <typename T>
@@ -191,7 +191,7 @@ TEST_F(DeviceTableTest, ReducesToTheSameBitsAndTheNormToRounding) {
   EXPECT_NEAR(norm, expected, 1e-12 * expected);
 }
 
-// Three updates, the second skipped: moments, corrections and the count of skipped updates.
+// Three updates, the second skipped: moments, corrections and the count of skips.
 TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
   std::vector<std::pair<std::string, int>> runs{
       {"adamw", 1}, {"adamw_transformers", 1}, {"assign", 0}};
@@ -244,7 +244,7 @@ TEST_F(DeviceTableTest, OptimizersUpdateAsOnTheCpu) {
   }
 }
 
-// The sums are in another order, so lengths and parameters are the same to rounding.
+// The sums are in another order, so lengths and parameters agree to rounding.
 TEST_F(DeviceTableTest, LambsStepsDependOnNormsOfParameters) {
   UpdateSpec spec;
   spec.settings.eps = 1e-6;
@@ -285,7 +285,7 @@ TEST_F(DeviceTableTest, LambsStepsDependOnNormsOfParameters) {
   }
 }
 
-// Twice: a sum is 0 again once it is taken.
+// Twice: a sum becomes 0 when it is taken.
 TEST_F(DeviceTableTest, ExactNormsAreThoseOfTheCpu) {
   for (const float scale : {1.0f, 1e-20f, 1e15f}) {
     const auto a = values(scale);

@@ -26,7 +26,7 @@ namespace ofsdp {
 namespace {
 
 constexpr size_t kGuard =
-    192;  // bytes around everything on the device; keeps it odd multiples of 64
+    192;  // bytes around all data on the device; keeps it at odd multiples of 64
 constexpr std::byte kGuarded{0xA5};
 
 // Operands in device memory, with guards between them.
@@ -207,14 +207,14 @@ TEST_P(DeviceOperators, AgreeWithTheReference) {
       << " samples; kernels/core/device_operators.h says which operators have one";
 }
 
-// The operators that take rows with room between them (importer/passes/epilogues.cpp).
+// The operators that take rows with a pitch (importer/passes/epilogues.cpp).
 constexpr std::string_view kPitched =
     " Gemm MatMul NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"
     " com.microsoft.FusedMatMul ofsdp.ArgmaxMatches ofsdp.GemmEpilogue ofsdp.MatMul"
     " ofsdp.NarrowCrossEntropyLoss ofsdp.NarrowCrossEntropyLossGrad ofsdp.NllLossGrad"
     " ofsdp.SoftmaxCrossEntropyLossGrad ofsdp.SoftmaxCrossEntropyLossWithGradient ";
 
-// Large samples show no more than small ones do, of rows.
+// For a pitch, large samples show no more than small ones.
 bool is_small(const SampleCase& sample) {
   return std::ranges::all_of(sample.inputs,
                              [](const TensorDesc& desc) { return desc.numel() < 20000; });
@@ -263,7 +263,7 @@ std::vector<double> with_nan(Device& device, const OpDef& op, SampleCase sample)
   return testing::decode(out[0].desc, out[0].data);
 }
 
-// [Note: oneDNN's relu hides NaN] holds for every library: neither activation nor sum may lose one.
+// [Note: oneDNN's relu hides NaN] is for every library: no activation or sum may lose a NaN.
 TEST_F(OnDevice, ANaNComesThroughEveryProduct) {
   const Registry registry = make_registry();
   for (const char* name : {"Gemm", "ofsdp.GemmEpilogue"}) {
@@ -281,7 +281,7 @@ TEST_F(OnDevice, ANaNComesThroughEveryProduct) {
   }
 }
 
-// Without a GPU, `plan` says by the same rules which kernel an attention gets.
+// Without a GPU, `plan` tells by the same rules which kernel an attention gets.
 TEST_F(OnDevice, CudnnTakesTheMasksThatThePlanSays) {
   const char* const library = std::getenv("OFSDP_CUDNN_LIBRARY");
   if (library == nullptr || std::string_view(library) != "stand-in") {

@@ -19,7 +19,7 @@ struct TrainingRun {
   std::vector<double> losses;
 };
 
-// Tests run without the libraries that the environment names.
+// Program drops OFSDP_ variables; this run needs the two that name libraries.
 Start with_libraries(double patience) {
   Start start;
   start.patience = patience;

@@ -16,7 +16,7 @@ std::string heads_of(Draw& draw, const std::string& x, int64_t heads, const Axes
   return draw.emit1("Transpose", {apart}, {{"perm", perm}});
 }
 
-// The three parts of one product, as GPT-2 has them.
+// The three parts of one product, as in GPT-2.
 Names packed_projection(Draw& draw, const std::string& x, int64_t width) {
   std::string all = draw.emit1("MatMul", {x, draw.weight({draw.axes(x).back(), 3 * width})});
   if (draw.one_in(2)) all = draw.either("Add", all, draw.weight({3 * width}, 1));
@@ -119,7 +119,7 @@ std::vector<double> angles_of(const Rotary& r, const Axes& shape) {
   return angles;
 }
 
-// Cosines and sines: constants, or computed from angles as Llama has them.
+// Cosines and sines: constants, or computed from angles as in Llama.
 std::pair<std::string, std::string> tables_of(Draw& draw, const Rotary& r, int64_t width) {
   const int64_t samples = draw.one_in(3) ? draw.graph.batch : 1;
   const bool short_form = samples == 1 && draw.one_in(2);
@@ -143,7 +143,7 @@ std::pair<std::string, std::string> tables_of(Draw& draw, const Rotary& r, int64
   return {draw.constant(desc, cosines), draw.constant(desc, sines)};
 }
 
-// Elements before and from `at` on, of the last axis.
+// The last axis's elements before `at` and from it on.
 Names cut(Draw& draw, const std::string& x, int64_t at) {
   const int64_t size = draw.axes(x).back(), last = draw.rank(x) - 1;
   if (draw.one_in(2)) {
@@ -196,7 +196,7 @@ void rotary_in_pieces(Draw& draw, const std::string&) {
   if (more > 0) draw.emit1("Concat", {made, parts[1]}, {{"axis", int64_t{3}}});
 }
 
-// --- tables that a lookup shares with a product ---
+// --- tables shared by a lookup and a product ---
 
 std::string looked_up(Draw& draw, const std::string& table, int64_t axis) {
   const Axes shape =
@@ -209,7 +209,7 @@ std::string looked_up(Draw& draw, const std::string& table, int64_t axis) {
   return draw.emit1("Gather", {table, ids}, {{"axis", axis}});
 }
 
-// The product of rows [.., width] with the transposed table, or with the table itself.
+// The product of rows [.., width] with the transposed table, or with the table.
 std::string projected(Draw& draw, const std::string& x, const std::string& table, bool transposed) {
   if (transposed && draw.one_in(2)) {
     const std::string rows = draw.emit1("Reshape", {x, draw.ints({-1, draw.axes(table)[1]})});
@@ -288,7 +288,7 @@ void post_norm(Draw& draw, const std::string&) {
 
 // --- losses ---
 
-// Rows and classes enough for a step that leaves out rows without a label.
+// Enough rows and classes for a step that leaves out rows without a label.
 void wide_loss(Draw& draw, const std::string&) {
   constexpr int64_t kRows = 128, kClasses = 1024;
   const std::string x = draw.of_shape({kRows, draw.between(1, 3)});

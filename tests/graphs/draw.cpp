@@ -27,7 +27,7 @@ Draw::Draw(const Registry& known, uint64_t seed) : registry(known), random(seed)
 }
 
 std::string Draw::any() {
-  // Late values more often, so graphs become deep; trained ones more often, for their gradients.
+  // Late values more often, so graphs become deep; trained ones more often, for gradients.
   const auto size = static_cast<int64_t>(floats_.size());
   std::string name;
   for (int tries = 0; tries < 3; ++tries) {
@@ -50,7 +50,7 @@ std::string Draw::of_rank(int low, int high) {
   return of_shape(shape);
 }
 
-// Reshape where the elements are as many; else the elements again and again, or some of them.
+// Reshapes if the count fits; else repeats the elements, or takes some.
 std::string Draw::of_shape(const Axes& shape) {
   const int64_t wanted = Shape(shape).numel();
   std::string name;
@@ -211,7 +211,7 @@ void Draw::check_jump(const DrawnNode& node, const std::vector<RefTensor>& made)
   }
 }
 
-// Makes a loop of several rounds, if the output fits the operand and stays in range.
+// Makes a loop with several rounds, if the output fits the operand and stays in range.
 void Draw::go_around(DrawnNode& node, int64_t rounds) {
   if (graph.tensor(node.inputs[0]).desc != graph.tensor(node.outputs[0]).desc) return;
   DrawnNode repeated = node;
@@ -345,7 +345,7 @@ class Attempt {
   Names floats_, leaves_, weights_;
 };
 
-// Reading the sample cases takes as long as drawing: once a process, which has one registry.
+// Reading the sample cases takes as long as drawing: once in a process, which has one registry.
 const std::vector<Recipe>& all_recipes(const Registry& registry) {
   static const std::vector<Recipe> recipes = [&] {
     std::vector<Recipe> made = operator_recipes(registry);

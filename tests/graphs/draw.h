@@ -13,9 +13,9 @@
 namespace ofsdp::graphs {
 
 inline constexpr double kLargest = 40;
-inline constexpr double kHidden = -1e9;  // a score that a mask hides; no recipe reads it again
-inline constexpr int64_t kMaxElements = 2000;  // of a value
-inline constexpr int64_t kMissed = 4;          // one idiom in so many is a near miss
+inline constexpr double kHidden = -1e9;        // a score hidden by a mask; no recipe reads it again
+inline constexpr int64_t kMaxElements = 2000;  // in a value
+inline constexpr int64_t kMissed = 4;          // one near miss in so many idioms
 
 using Names = std::vector<std::string>;
 using Axes = std::vector<int64_t>;
@@ -39,17 +39,17 @@ class Draw {
   const T& one_of(const std::vector<T>& list) {
     return list[static_cast<size_t>(below(static_cast<int64_t>(list.size())))];
   }
-  // Returns 0, or in a near miss the one part that is another: 1 .. parts.
+  // Returns 0, or in a near miss the one different part: 1 .. parts.
   int64_t missed(int64_t parts) { return one_in(kMissed) ? between(1, parts) : 0; }
 
-  // --- values that are there ---
+  // --- existing values ---
   const Axes& axes(const std::string& name) const { return graph.tensor(name).desc.shape.axes(); }
   int rank(const std::string& name) const { return static_cast<int>(axes(name).size()); }
   int64_t numel(const std::string& name) const { return graph.tensor(name).desc.numel(); }
-  std::string any();                        // of floats
-  std::string of_rank(int low, int high);   // made so if none is there
-  std::string of_shape(const Axes& shape);  // a value of that shape made from one that is there
-  // A value of at least `low` everywhere; one between -high and high.
+  std::string any();                        // a float value
+  std::string of_rank(int low, int high);   // made if none exists
+  std::string of_shape(const Axes& shape);  // with that shape, made from an existing value
+  // A value with at least `low` everywhere; a value between -high and high.
   std::string positive(double low);
   std::string bounded(double high);
 
@@ -62,7 +62,7 @@ class Draw {
                     std::vector<double>(values.begin(), values.end()));
   }
   std::string scalar(double value) { return constant({DType::kFloat32, {}}, {value}); }
-  std::string class_weights(int64_t classes);  // of a loss
+  std::string class_weights(int64_t classes);  // for a loss
   // A weight or a constant that broadcasts to `shape`.
   std::string fitting(const Axes& shape);
 
@@ -75,7 +75,7 @@ class Draw {
   std::string either(const char* op, const std::string& a, const std::string& b) {
     return one_in(2) ? emit1(op, {a, b}) : emit1(op, {b, a});
   }
-  // No recipe reads the value again. A recipe may also raise `most_elements`, for itself alone.
+  // No recipe reads the value again. A recipe may also raise `most_elements` for its own values.
   void hide(const std::string& name) { std::erase(floats_, name); }
   int64_t most_elements = kMaxElements;
 
@@ -97,7 +97,7 @@ class Draw {
   bool finish_with_labels();
 
   int64_t count_ = 0;
-  Names floats_;  // in the order of their making
+  Names floats_;  // in the order of creation
   Names leaves_;  // that nothing reads
   Names weights_;
 };

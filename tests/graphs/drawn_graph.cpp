@@ -60,7 +60,7 @@ class OldForm {
     if (op == "BatchNormalization" && opset_ < 14) drop("training_mode");
     if (op == "Gemm" && opset_ < 11 && made_.inputs.size() < 3) refuse("needs C");
     if (opset_ < 11) positive_axes();
-    // Attributes that are younger than the opset.
+    // Attributes younger than the opset.
     for (const auto& [name, value] : node_.attributes.all()) {
       const auto& known = schema->attributes();
       if (made_.attributes.has(name) && known.find(name) == known.end()) younger(name);
@@ -179,7 +179,7 @@ class OldForm {
     made_.inputs.resize(1);
   }
 
-  // Before opset 20 `axis` is an attribute, and 1 where there is none.
+  // Before opset 20 `axis` is an attribute, by default 1.
   void dft() {
     if (opset_ >= 20) return;
     const bool given = made_.inputs.size() > 2 && !made_.inputs[2].empty();
@@ -189,7 +189,7 @@ class OldForm {
     made_.inputs.resize(std::min<size_t>(made_.inputs.size(), 2));
   }
 
-  // Before opset 16 there is one mode, which is not the later default.
+  // Before opset 16 there is one mode, different from the later default.
   void roi_align() {
     if (opset_ >= 16) return;
     const std::string mode = "coordinate_transformation_mode";
@@ -197,7 +197,7 @@ class OldForm {
     drop(mode);
   }
 
-  // Before opset 13 the axes from `axis` on are one.
+  // Before opset 13 the axes from `axis` on form one.
   void softmax() {
     if (opset_ >= 13) return;
     const int rank = graph_.tensor(node_.inputs[0]).desc.shape.rank();
@@ -270,7 +270,7 @@ onnx::NodeProto if_around(const onnx::NodeProto& node, const onnx::ValueInfoProt
 
 std::string count_name(int64_t rounds) { return "control_rounds" + std::to_string(rounds); }
 
-// The value that goes around is the node's first operand.
+// The value carried around is the node's first operand.
 onnx::NodeProto loop_around(const onnx::NodeProto& node, const onnx::ValueInfoProto& output,
                             const onnx::ValueInfoProto& operand, const std::string& condition,
                             const std::string& count) {
@@ -306,7 +306,7 @@ int64_t summed_axis(const DrawnNode& sum, const DrawnGraph& graph) {
   return static_cast<int64_t>(graph.tensor(sum.inputs[1]).values.at(0));
 }
 
-// One element along the axis of a running sum.
+// One element along a running sum's axis.
 TensorDesc summed(const DrawnNode& sum, const DrawnGraph& graph) {
   TensorDesc desc = graph.tensor(sum.inputs[0]).desc;
   Ints axes = desc.shape.axes();

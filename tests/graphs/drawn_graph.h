@@ -22,7 +22,7 @@
 
 namespace ofsdp::graphs {
 
-// A draw that does not work out: another one is made.
+// A draw that fails: another one is made.
 struct Refused : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -36,7 +36,7 @@ struct DrawnValue {
   bool known = false;    // before the run: a constant, or made from shapes and constants
 };
 
-// Control flow that stands around a node and changes nothing; kScan: in place of CumSum.
+// Control flow around a node that changes nothing; kScan: in place of CumSum.
 enum class Around { kNothing, kIf, kLoop, kScan };
 
 struct DrawnNode {
@@ -54,25 +54,25 @@ struct DrawnGraph {
   bool fixed_batch = false;
   std::vector<DrawnNode> nodes;
   std::map<std::string, DrawnValue> values;
-  std::vector<std::string> inputs;  // in the order of the file
+  std::vector<std::string> inputs;  // in file order
   std::string loss;
 
-  bool has_random() const;  // Dropout: each run has other numbers
+  bool has_random() const;  // Dropout: each run draws other numbers
   const RefTensor& tensor(const std::string& name) const { return values.at(name).tensor; }
 };
 
-// Drops nodes and values that the loss does not need; inputs stay while one is left without them.
+// Drops nodes and values that the loss does not need; inputs stay if none would be left.
 void drop_unused(DrawnGraph& graph);
 
 onnx::ModelProto model_of(const DrawnGraph& graph);
-// Throws Refused unless the opset can say all nodes from `first` on.
+// Throws Refused unless the opset can express all nodes from `first` on.
 void check_forms(const DrawnGraph& graph, size_t first);
 
 // The number of element `i` of an input, from the input's name: normal(0, 1); with the ending
 // "_classesN" a class below N; with "_classesN_ignore" one in five is -100.
 std::vector<double> column_values(const std::string& name, const TensorDesc& desc);
 
-// The values of all nodes again, after a change; Refused where one is refused.
+// A node's values again, after a change; throws Refused if one is refused.
 std::vector<RefTensor> evaluated(const DrawnGraph& graph, const DrawnNode& node);
 
 }  // namespace ofsdp::graphs

@@ -42,10 +42,10 @@ struct Arguments {
   uint64_t seed = 1;
   std::string ways = "plain";
   Names only;
-  std::string found;   // the folder for failures; empty: none
+  std::string found;   // folder for failing graphs; empty: none
   std::string replay;  // a folder of such files
   bool rotate = false, first = false, verbose = false;
-  Names planted;  // numbers of faults, see planted.py
+  Names planted;  // numbers of faults in planted.py
 };
 
 Names words_of(const std::string& list) {
@@ -154,7 +154,7 @@ class Campaign {
     }
   }
 
-  // Waits for the process of the ways with ranks. Returns false if it was killed.
+  // Waits for the process with the multi-rank ways. Returns false if it was killed.
   bool add_other(pid_t pid) {
     int status = 0;
     waitpid(pid, &status, 0);
@@ -173,7 +173,7 @@ class Campaign {
     return ended;
   }
 
-  // The ways of a graph that are this process's.
+  // The ways that this process tries for a graph.
   std::vector<Way> ways_for(uint64_t seed) const {
     std::vector<Way> ways = ways_;
     if (arguments_.rotate) ways = {ways_[seed % ways_.size()]};
@@ -220,7 +220,7 @@ class Campaign {
   }
 
   // Trains with each planted fault that no graph has found yet. A graph that is wrong without a
-  // fault says nothing.
+  // fault proves nothing.
   void find_planted(Trial& trial, uint64_t seed, const std::vector<Way>& ways) {
     for (const Way& way : ways) {
       unsetenv("OFSDP_PLANTED");
@@ -293,8 +293,8 @@ class Campaign {
   const Arguments& arguments_;
   Registry registry_;
   std::vector<Way> ways_;
-  bool separate_ = false;  // this process is one of two,
-  bool forking_ = false;   // the one of the ways with ranks
+  bool separate_ = false;  // this is one of two processes,
+  bool forking_ = false;   // the one for the ways with ranks
   Totals totals_;
   Totals* const ranks_totals_ = shared_totals();
   std::set<std::string> found_;  // planted faults
@@ -305,7 +305,7 @@ class Campaign {
 
 int main(int count, char** words) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  ofsdp::kernels::set_pool_threads(1);  // processes that fork may have no others
+  ofsdp::kernels::set_pool_threads(1);  // a process that forks must have no other threads
   const auto arguments = ofsdp::graphs::arguments_of(count, words);
   return ofsdp::graphs::Campaign(arguments).run();
 }

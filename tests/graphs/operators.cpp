@@ -202,7 +202,7 @@ void reshape(Draw& draw, const std::string&) {
     shape[static_cast<size_t>(draw.below(static_cast<int64_t>(shape.size())))] = -1;
   if (!draw.one_in(4) || draw.numel(x) == 0)
     return void(draw.emit1("Reshape", {x, draw.ints(shape)}));
-  // The first axis as exporters compute it.
+  // The first axis, computed as exporters do.
   const Axes& own = draw.axes(x);
   if (own.empty() || own[0] == 0) throw Refused("nothing to take");
   const std::string sizes = draw.emit1("Shape", {x});
@@ -341,7 +341,7 @@ void layer_norm(Draw& draw, const std::string& name) {
   const std::string x = draw.of_rank(2, 4);
   const int64_t axis = draw.one_in(2) ? draw.rank(x) - 1 : draw.between(1, draw.rank(x) - 1);
   const Axes whole(draw.axes(x).begin() + axis, draw.axes(x).end());
-  Axes rows = draw.axes(x);  // [.., n, 1]: a scale of each row
+  Axes rows = draw.axes(x);  // [.., n, 1]: a scale for each row
   for (size_t i = 0; i < rows.size(); ++i) {
     if (i + 2 != rows.size()) rows[i] = 1;
   }

@@ -16,7 +16,7 @@ void replace_uses(DrawnGraph& graph, const std::string& from, const std::string&
   if (graph.loss == from) graph.loss = to;
 }
 
-// Computes all values again; the readers of a replaced value see others now.
+// Computes all values again; readers of a replaced value get new numbers.
 void recompute(DrawnGraph& graph) {
   for (const DrawnNode& node : graph.nodes) {
     const auto made = evaluated(graph, node);

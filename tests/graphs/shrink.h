@@ -13,8 +13,8 @@ namespace ofsdp::graphs {
 
 using Fails = std::function<bool(const DrawnGraph&)>;
 
-// Takes nodes out one after the other: a reader gets an operand of the same shape, or a fresh
-// weight with the numbers that the node made.
+// Takes nodes out one by one: a reader gets an operand with the same shape, or a fresh weight with
+// the node's numbers.
 DrawnGraph shrunk(const DrawnGraph& graph, const Fails& fails);
 
 struct FoundGraph {

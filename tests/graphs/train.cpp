@@ -24,7 +24,7 @@ constexpr double kRate = 1 << 20;
 constexpr int kDirections = 3;
 constexpr int kDisturbances = 3;
 
-// A file that is there as long as this.
+// A file that exists as long as the object.
 class ModelFile {
  public:
   explicit ModelFile(const std::string& bytes)
@@ -120,7 +120,7 @@ std::vector<Way> all_ways() {
   apart.passes.layouts = false;
   apart.passes.joins = false;
   ways.push_back(apart);
-  Way chunks{.name = "chunks"};  // of one row at least, scores of any size
+  Way chunks{.name = "chunks"};  // at least one row, scores of any size
   chunks.passes.least_chunked_bytes = 0;
   chunks.passes.least_chunk_rows = 1;
   ways.push_back(chunks);
@@ -158,7 +158,7 @@ const std::vector<OptimizerDef>& optimizers() {
   return list;
 }
 
-// Gradients as the change of the initializers from one file to another.
+// Gradients, as the change in initializers from one file to another.
 Result<std::vector<Gradient>> changes(const OnnxFile& before, const OnnxFile& after) {
   std::vector<Gradient> gradients;
   for (size_t i = 0; i < before.initializers().size(); ++i) {
@@ -178,7 +178,7 @@ Result<std::vector<Gradient>> changes(const OnnxFile& before, const OnnxFile& af
   return gradients;
 }
 
-// Memory that a rank's process shares with this one.
+// Memory shared with a rank's process.
 struct RankAnswer {
   double loss;
   char message[1000];
@@ -306,7 +306,7 @@ class MicroBatch {
     return run_.run();
   }
 
-  // All numbers that were given, moved as rounding to another type would; once more each time.
+  // Moves all given numbers as rounding to another type would; once more in each call.
   Status disturb(double rounding, std::mt19937_64& random) {
     const auto moved = [&](ValueId id) {
       if (!is_floating(graph_.value(id).desc.dtype)) return;
@@ -331,7 +331,7 @@ class MicroBatch {
   ReferenceRun run_;
 };
 
-// Adds the slopes of one micro-batch, or their change after a disturbance.
+// Adds a micro-batch's slopes, or their change after a disturbance.
 Status add_slopes(const Graph& graph, ReferenceRun& run, double share, bool disturbed,
                   std::vector<Expected::Parameter>& parameters) {
   for (Expected::Parameter& p : parameters) {
@@ -349,8 +349,8 @@ Status add_slopes(const Graph& graph, ReferenceRun& run, double share, bool dist
   return {};
 }
 
-// The share of each micro-batch in the mean: by samples, or by the labels that it keeps. A loss
-// node with reduction sum adds them up.
+// Each micro-batch's share in the mean: by samples, or by kept labels. A loss node with reduction
+// sum adds them up.
 std::vector<double> shares_of(const LossCount& count, const Columns& columns,
                               int64_t micro_batches) {
   std::vector<double> shares(static_cast<size_t>(micro_batches), 1);

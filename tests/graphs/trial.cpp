@@ -36,7 +36,7 @@ struct Limits {
       : loss(narrow ? 5e-3 : 2e-4), slope(narrow ? 5e-2 : 2e-3), unsteady(narrow ? 0.1 : 0.25) {}
 };
 
-// A derivative along direction `d` that is farther away than `limit`.
+// A derivative along direction `d` that differs by more than `limit`.
 struct Misfit {
   const Expected::Parameter* parameter;
   size_t d;

@@ -19,14 +19,14 @@
 
 namespace ofsdp::graphs {
 
-// How the product trains. Each is one more way to the same numbers.
+// A way to train. All ways must give the same numbers.
 struct Way {
   std::string name = "plain";
   DType param_dtype = DType::kFloat32;
   PassSwitches passes = {};
   bool recompute = false;
   int64_t accumulation = 1;
-  int ranks = 1;  // processes of their own
+  int ranks = 1;  // separate processes
   Strategy strategy = Strategy::kFullShard;
   bool device = false;  // the one that OFSDP_CUDA_LIBRARY names
 
@@ -36,9 +36,9 @@ std::vector<Way> all_ways();
 
 struct Model {
   std::string bytes;                // a serialized ModelProto
-  int64_t batch = 1;                // rows of a micro-batch
-  uint64_t seed = 1;                // of directions
-  std::optional<double> loss = {};  // of one micro-batch, as the generator computes it
+  int64_t batch = 1;                // rows in a micro-batch
+  uint64_t seed = 1;                // for directions
+  std::optional<double> loss = {};  // for one micro-batch, computed by the generator
 };
 
 struct Gradient {
@@ -56,19 +56,19 @@ struct Expected {
   struct Parameter {
     std::string name;
     std::vector<std::vector<double>> directions;
-    std::vector<Slope> slopes;  // of each direction
+    std::vector<Slope> slopes;  // one for each direction
     std::vector<double>
-        unsteady;  // change of the slope where all numbers move by float32's rounding
+        unsteady;  // the change in the slope when all the numbers move by float32's rounding
   };
   double unsteady_loss = 0;
   std::vector<Parameter> parameters;
   int kinks = 0;
 };
-// `rounding`: of numbers that a computation in another type would have.
+// `rounding`: the error of the numbers in the way's type.
 Result<Expected> expect(const Registry& registry, const Model& model, const Way& way,
                         double rounding);
 
-// kAbsent: the device lacks a kernel, as the product says before the run.
+// kAbsent: the device lacks a kernel, and the product says so before the run.
 enum class Verdict { kRight, kWrong, kUnsteady, kRefused, kAbsent };
 struct Judgement {
   Verdict verdict = Verdict::kRight;

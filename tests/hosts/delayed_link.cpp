@@ -52,7 +52,7 @@ void enter(const std::string& name) {
   close(fd);
 }
 
-// In the namespace that this process is in; or the one of before.
+// Makes the device, or reopens it, in this process's present namespace.
 int make_device(const std::string& name) {
   const int fd = open("/dev/net/tun", O_RDWR | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail("/dev/net/tun");
@@ -82,7 +82,7 @@ class Direction {
     }
   }
 
-  // A device that is not up yet takes nothing: the frame is lost.
+  // A device that is not up yet takes no frame: it is lost.
   void give() {
     for (; !under_way_.empty() && under_way_.front().due <= Clock::now(); under_way_.pop_front()) {
       const std::vector<char>& bytes = under_way_.front().bytes;

@@ -11,7 +11,7 @@ namespace checked_cuda_models_test {
 struct Case {
   const char* name;
   Words command;
-  double allowed = 5e-5;  // of a loss
+  double allowed = 5e-5;  // for a loss
 };
 
 Words of_fixture(const char* model, const char* steps) {
@@ -58,7 +58,7 @@ TEST_P(CheckedModels, KeepTheRulesWithTheLossesOfTheCpu) {
   }
 }
 
-// A traced update is launched step by step, with events that keep times.
+// A traced update is launched step by step, with timed events.
 TEST(CheckedTrace, KeepsTheRules) {
   const testing_data::TempFolder folder;
   for (const Words& offload : {Words{}, Words{"--cpu-offload", "params"}}) {

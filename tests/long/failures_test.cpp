@@ -1,7 +1,7 @@
 // Fifty runs in which a random rank is killed, stopped or cut off at a random moment
 // (failing_runs.h).
 //
-// OFSDP_FAILURES says how many; OFSDP_FAILURE_SEED which moments.
+// OFSDP_FAILURES is the number of runs; OFSDP_FAILURE_SEED chooses the moments.
 #include "tests/support/failing_runs.h"
 #include "tests/support/namespaces.h"
 

@@ -30,7 +30,7 @@ class Binder {
   }
 
  private:
-  // For the nodes that are added here.
+  // The nodes added here need it.
   void import_onnx_domain() {
     for (const auto& import : bound_.model.opset_import()) {
       if (import.domain().empty() || import.domain() == "ai.onnx") return;
@@ -63,7 +63,7 @@ class Binder {
     for (const int64_t axis : tensor.dims()) shape.add_dim()->set_dim_value(axis);
   }
 
-  // The name of a tensor that goes in.
+  // Returns the name of an input tensor.
   std::string add_tensor(const std::string& name, onnx::TensorProto tensor) {
     tensor.set_name(name);
     if (constants_) {
@@ -112,7 +112,7 @@ class Binder {
     if (value.optional) add_node("Optional", {element}, name);
   }
 
-  // The name of a tensor that comes out.
+  // Returns the name of an output tensor.
   void expect(const std::string& name, onnx::TensorProto tensor) {
     tensor.set_name(name);
     declare(*graph_->add_output(), tensor);

@@ -1,9 +1,9 @@
-// bind_model: the model of a node test for one data set, in terms the importer has: tensors alone.
-// A sequence that goes in is put together by SequenceConstruct from tensors, one that comes out is
-// taken apart by SequenceAt and SequenceLength; so are Optional and OptionalGetElement.
+// bind_model: a node test's model for one data set, in the importer's terms: only tensors.
+// SequenceConstruct puts an input sequence together from tensors; SequenceAt and SequenceLength
+// take an output sequence apart; Optional and OptionalGetElement do the same.
 //
-// Inputs stay inputs, or become Constant nodes where `constants` says so: `If` conditions,
-// positions in sequences and the like, which the importer must know.
+// Inputs stay inputs, or become Constant nodes if `constants` is set: `If` conditions, positions in
+// sequences and other values that the importer must know.
 //
 // No errors.
 #pragma once
@@ -15,7 +15,7 @@ namespace ofsdp::nodes {
 
 struct BoundModel {
   onnx::ModelProto model;
-  std::vector<onnx::TensorProto> inputs;   // of the model, in order, named
+  std::vector<onnx::TensorProto> inputs;   // the model's, in order, named
   std::vector<onnx::TensorProto> outputs;  // expected, in order
 };
 

@@ -33,8 +33,8 @@ Status check_count(double hits, const Values& chances) {
   return ok_status();
 }
 
-// y is 1 with chance p, else 0. The body that ONNX gives to Bernoulli asks whether a draw is above
-// p, so it has the chance 1 - p.
+// y is 1 with chance p, else 0. ONNX's body for Bernoulli asks whether a draw is above p, so there
+// the chance is 1 - p.
 Status compare_bernoulli(const Values& p, const Values& y, bool above) {
   Values chances;
   double hits = 0;
@@ -46,7 +46,7 @@ Status compare_bernoulli(const Values& p, const Values& y, bool above) {
   return check_count(hits, chances);
 }
 
-// y is x / (1 - ratio) where the element is kept, else 0; the mask, if any, tells where.
+// y is x / (1 - ratio) where the element is kept, else 0; the mask, if any, tells which.
 Status compare_dropout(const Values& x, double ratio, const Values& y, const Values& mask) {
   double kept = 0;
   for (size_t i = 0; i < y.size(); ++i) {

@@ -12,7 +12,7 @@
 
 namespace ofsdp::nodes {
 
-// Null: the test draws nothing.
+// Null: the test has no random outputs.
 std::optional<Status> compare_draws(const NodeTest& test, const DataSet& data,
                                     const std::vector<Constant>& found);
 

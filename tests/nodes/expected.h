@@ -1,4 +1,4 @@
-// The table of node tests that do not pass, and why: lines "PATTERN REASON", where a pattern is a
+// The table of node tests that do not pass, with reasons: lines "PATTERN REASON"; a pattern is a
 // name with * for any characters. '#' begins a comment.
 //
 // Errors: kInput naming file and line.

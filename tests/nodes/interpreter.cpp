@@ -8,7 +8,7 @@
 
 namespace ofsdp::nodes {
 
-// Bytes aligned as tensors are; 0xFF in floats is NaN.
+// Bytes aligned like tensors; 0xFF in floats is NaN.
 class Interpreter::Bytes {
  public:
   explicit Bytes(size_t size) : storage_(size + kTensorAlignment, std::byte{0xFF}) {

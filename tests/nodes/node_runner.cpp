@@ -80,10 +80,10 @@ std::string one_line(std::string text) {
   return text;
 }
 
-constexpr char kReply = '\x01';  // starts the line that says how a test ended
-constexpr char kRest = '\x02';   // in it, between the verdict on the gradient and the failure
+constexpr char kReply = '\x01';  // starts the line with a test's outcome
+constexpr char kRest = '\x02';   // in that line, between the gradient's verdict and the failure
 
-// How a test ended. `failure` is empty if it passes; `why` is that of check_gradients.
+// A test's outcome. `failure` is empty if it passes; `why` comes from check_gradients.
 struct Outcome {
   std::string failure, why;
   GradientVerdict gradient = GradientVerdict::kNothing;
@@ -95,7 +95,7 @@ class Runner {
   Runner(const std::vector<std::string>& tests, const Registry& registry, bool gradients)
       : tests_(tests), registry_(registry), gradients_(gradients) {}
 
-  // The outcome of each test in turn.
+  // Returns the next test's outcome.
   Outcome next() {
     if (replies_ == nullptr) start();
     ++next_;
@@ -187,7 +187,7 @@ std::vector<std::string> tests_below(const std::vector<std::string>& folders) {
 
 struct Counts {
   int passed = 0, failed = 0, surprising = 0;
-  std::array<int, 4> gradients{};  // by verdict, of tests that pass
+  std::array<int, 4> gradients{};  // by verdict, for tests that pass
 };
 
 void count(const std::string& folder, const Outcome& outcome, ExpectedFailures* expected,

@@ -17,7 +17,7 @@
 namespace ofsdp::nodes {
 
 struct TestValue {
-  enum class Kind { kTensor, kSequence, kNone };  // kNone: an optional value that is absent
+  enum class Kind { kTensor, kSequence, kNone };  // kNone: an absent optional value
 
   Kind kind = Kind::kTensor;
   bool optional = false;
@@ -31,7 +31,7 @@ struct DataSet {
 };
 
 struct NodeTest {
-  std::string name;  // of the folder
+  std::string name;  // the folder's
   onnx::ModelProto model;
   std::vector<DataSet> data_sets;
 };

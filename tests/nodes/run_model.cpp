@@ -15,7 +15,7 @@
 namespace ofsdp::nodes {
 namespace {
 
-// Messages name it, so it is short.
+// Messages contain the path, so it is short.
 Result<OnnxFile> opened(const onnx::ModelProto& model) {
   const std::string path =
       (std::filesystem::temp_directory_path() / format_text("node{}.onnx", getpid())).string();
@@ -28,7 +28,7 @@ Result<OnnxFile> opened(const onnx::ModelProto& model) {
   return file;
 }
 
-// Inputs of the graph that an operator has to know.
+// The graph's inputs that an operator must know.
 std::set<ValueId> needed(const Graph& graph) {
   std::set<ValueId> ids;
   for (const Node& node : graph.nodes) {

@@ -1,5 +1,5 @@
 // fsdp-run make-training: the written model trains to the same losses as the command that made it,
-// and the gradients in the graph equal those in a run. (In tests/oracle/gradient_graphs.py onnx's
+// and the gradients in the graph equal a run's. (In tests/oracle/gradient_graphs.py onnx's
 // own checker and reference evaluator read the graph.)
 #include <cmath>
 #include <cstring>

@@ -8,7 +8,7 @@ namespace {
 using kernels::cuda::AttentionGradient;
 using kernels::cuda::AttentionParams;
 
-// Two query heads on one of keys; queries and keys that fill no tile.
+// Two query heads for one key head; queries and keys that fill no tile.
 struct Heads {
   AttentionParams extent;
   void *q, *k, *v, *y;
@@ -113,7 +113,7 @@ void add_masked(Table& table, bool additive) {
   });
 }
 
-// Masks as cuDNN gets them, and the samples that are left to our kernels.
+// Masks in the form for cuDNN, and the samples left to our kernels.
 void add_for_cudnn(Table& table, bool additive) {
   using namespace kernels::cuda;
   table.row(named("masks for cuDNN", additive ? "additive" : "padding"), [=](Buffers& m) {

@@ -62,7 +62,7 @@ void add_code_names(const std::set<uint32_t>& addresses, CodeNames& names) {
     command << " 0x" << address;
   }
   std::istringstream output(asked.empty() ? "" : output_of(command.str()));
-  std::vector<std::vector<std::string>> lines;  // of each
+  std::vector<std::vector<std::string>> lines;  // for each
   for (std::string line; std::getline(output, line);) {
     if (line.starts_with("0x")) {
       lines.emplace_back();

@@ -11,8 +11,8 @@ namespace ofsdp::races {
 
 struct CodeName {
   std::string function;  // without arguments and folders: "forward_held"
-  std::string file;      // the last two parts of the path: "norm/norm.cu"
-  std::string place;     // "norm/norm.cu:72"; with the outermost caller where it was inlined
+  std::string file;      // the path's last two parts: "norm/norm.cu"
+  std::string place;     // "norm/norm.cu:72"; for inlined code with the outermost caller
 };
 using CodeNames = std::map<uint32_t, CodeName>;
 // Adds the missing addresses, by one call to addr2line.

@@ -13,7 +13,7 @@ namespace {
 // Kernels that no row launches: none is in the plan of a training step for BERT, GPT-2, the MNIST
 // sample or a ResNet.
 struct Exception {
-  const char* kernel;  // "FAMILY/FILE.cu name", or all of a file: "FAMILY/FILE.cu"
+  const char* kernel;  // "FAMILY/FILE.cu name", or a whole file: "FAMILY/FILE.cu"
   const char* reason;
 };
 constexpr Exception kExceptions[] = {

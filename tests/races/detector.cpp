@@ -9,7 +9,7 @@ namespace ofsdp::races {
 namespace {
 
 constexpr unsigned kMaxThreads = 1024;
-constexpr size_t kCopied = 16;  // bytes of a cp.async
+constexpr size_t kCopied = 16;  // bytes in a cp.async
 
 constexpr size_t kWord = 4;
 constexpr std::ptrdiff_t kMaxPadding = 64;
@@ -21,7 +21,7 @@ std::vector<emulator::SharedPart> shared_parts() {
   return parts;
 }
 
-// From the first variable to the end of the last; other static variables lie between.
+// From the first variable to the end of the last; other static variables lie in between.
 std::pair<unsigned char*, unsigned char*> span_of(const std::vector<emulator::SharedPart>& parts) {
   std::pair<unsigned char*, unsigned char*> span{parts.at(0).begin, parts.at(0).begin};
   for (const emulator::SharedPart& part : parts) {
@@ -63,7 +63,7 @@ Detector::Detector(Region* device)
   for (size_t i = 0; i < parts_.size(); ++i) {
     const emulator::SharedPart& part = parts_[i];
     unsigned char* end = part.begin + part.bytes;
-    // Bytes that align the next one are nobody's.
+    // Padding before the next part belongs to nobody.
     if (i + 1 < parts_.size() && parts_[i + 1].begin - end < kMaxPadding) {
       wall(end, parts_[i + 1].begin);
     }
@@ -199,7 +199,7 @@ void Detector::access(const void* at, size_t bytes, Access kind, const void* cod
   region->visit(at, bytes, [&](Cell& cell) { touch(cell, now); });
 }
 
-// The write is that of the thread; until it is awaited nobody, not even this thread, may look.
+// The thread writes it; until it is awaited nobody, not even this thread, may look.
 void Detector::copy_issued(const void* to, const void* from, size_t bytes, const void* code) {
   access(from, bytes, Access::kRead, code);
   access(to, kCopied, Access::kWrite, code);

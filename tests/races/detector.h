@@ -54,17 +54,17 @@ struct Stamp {
   uint32_t syncs() const { return bits >> 11 & 0xfffff; }
   bool atomic() const { return (bits & 1) != 0; }
 };
-inline constexpr uint32_t kWallStretch = ~0u;  // of bytes that nobody may touch
+inline constexpr uint32_t kWallStretch = ~0u;  // for bytes that nobody may touch
 
-// The history of some neighbouring bytes: the last write, the last read and one more read, by
-// another thread, that a write may meet.
+// The history of a few neighbouring bytes: the last write, the last read and one more read, by
+// another thread, that a later write may race with.
 struct Cell {
   Stamp write, read, other;
-  uint32_t write_at = 0, read_at = 0, other_at = 0;  // addresses of code
+  uint32_t write_at = 0, read_at = 0, other_at = 0;  // code addresses
   uint32_t copying = 0;                              // the stretch that issued a copy to it
 };
 
-// Memory that is watched, with a cell for each byte of it that begins a granule.
+// Watched memory; each granule has a cell at its first byte.
 class Region {
  public:
   Region(const void* begin, size_t bytes);
@@ -73,7 +73,7 @@ class Region {
   ~Region() { munmap(cells_, reserved_); }
 
   bool holds(const void* at) const { return offset(at) < bytes_; }
-  // Calls f(cell) for the cells of the bytes there.
+  // Calls f(cell) for the cells of these bytes.
   template <typename F>
   void visit(const void* at, size_t bytes, const F& f) {
     const size_t first = offset(at), end = first + bytes;
@@ -103,7 +103,7 @@ struct Finding {
   Fault fault;
   const void* kernel;
   Access access, earlier;
-  uint32_t at, earlier_at;  // addresses of code
+  uint32_t at, earlier_at;  // code addresses
   unsigned thread, earlier_thread;
   bool shared;  // memory
   uint3 block;
@@ -116,7 +116,7 @@ class Detector final : public emulator::Observer {
   Detector(const Detector&) = delete;
   Detector& operator=(const Detector&) = delete;
 
-  // `code`: where the call of a hook returns to.
+  // `code`: the return address of the hook's call.
   void access(const void* at, size_t bytes, Access kind, const void* code);
   std::vector<Finding> take_findings();
   const std::set<const void*>& kernels() const { return kernels_; }  // that were launched
@@ -148,16 +148,16 @@ class Detector final : public emulator::Observer {
   void know(const unsigned char* begin, const unsigned char* end);
   void wall(const unsigned char* begin, const unsigned char* end);
 
-  std::vector<emulator::SharedPart> parts_;  // of the program's shared memory, by address
+  std::vector<emulator::SharedPart> parts_;  // the program's shared memory, by address
   std::pair<unsigned char*, unsigned char*> span_;
   Region shared_;
-  std::vector<bool> known_shared_;  // which words of the span are shared memory or walls
+  std::vector<bool> known_shared_;  // words in the span that are shared memory or walls
   Region* device_;
-  uint32_t stretch_ = 0, block_ = 0, launch_ = 0;  // now; the first ones of block and launch
+  uint32_t stretch_ = 0, block_ = 0, launch_ = 0;  // now; the first ones in block and launch
   const void* kernel_ = nullptr;
-  bool synced_ = false;                      // whether a __syncwarp came in this stretch
-  std::vector<uint32_t> syncs_;              // of each thread
-  std::vector<std::vector<uint32_t>> seen_;  // of each thread: lanes' syncs that it has met
+  bool synced_ = false;                      // whether this stretch had a __syncwarp
+  std::vector<uint32_t> syncs_;              // for each thread
+  std::vector<std::vector<uint32_t>> seen_;  // for each thread: lanes' syncs that it has met
   std::set<std::tuple<Fault, const void*, uint32_t, uint32_t>> known_;
   std::vector<Finding> findings_;
   std::set<const void*> kernels_;

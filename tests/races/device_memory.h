@@ -25,7 +25,7 @@ class DeviceMemory {
 
   Region* region() { return &region_; }
   void clear();  // the buffers end
-  // Zeros, at a multiple of 256, with a wall from the last byte on.
+  // Zeros, at a multiple of 256, with a wall after the last byte.
   void* zeros(size_t bytes);
 
  private:
@@ -54,7 +54,7 @@ class Buffers {
     std::copy(values.begin(), values.end(), to);
     return to;
   }
-  // Numbers around 0, of a float type.
+  // Numbers around 0 in a float type.
   void* floats(DType dtype, int64_t n);
   float* floats(int64_t n) { return static_cast<float*>(floats(DType::kFloat32, n)); }
   float* positive(int64_t n);

@@ -22,7 +22,7 @@ using ofsdp::races::note;
 
 #define OFSDP_HOOK(name, bytes, kind) \
   void name(void* at) { note(at, bytes, Access::kind, __builtin_return_address(0)); }
-// A volatile access is one that another thread may see: as if it were atomic.
+// A volatile access counts as atomic: another thread may see it.
 #define OFSDP_HOOKS(bytes)                                              \
   OFSDP_HOOK(__tsan_read##bytes, bytes, kRead)                          \
   OFSDP_HOOK(__tsan_write##bytes, bytes, kWrite)                        \

@@ -1,4 +1,4 @@
-// Pooling, the parts of convolutions, and pixels at computed positions.
+// Pooling, parts of convolutions, and pixels at computed positions.
 #include "kernels/cuda/conv/window.h"
 #include "kernels/cuda/sample/sample.h"
 #include "tests/races/table.h"

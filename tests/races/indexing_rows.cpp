@@ -9,7 +9,7 @@ namespace {
 
 using namespace kernels::cuda;
 
-// Ids that differ, or the same one everywhere, as token types are.
+// Different ids, or the same one everywhere, like token types.
 void add_embedding(Table& table, DType dtype, int64_t inner, int64_t ids, int64_t count) {
   constexpr int64_t kRows = 50;
   const auto extent = [=](Buffers& m) {

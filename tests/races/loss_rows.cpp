@@ -11,7 +11,7 @@ using namespace kernels::cuda;
 struct LossKind {
   const char* name;
   LossReduction reduction;
-  bool log_prob;  // kept, in the place of the scores
+  bool log_prob;  // kept, in place of the scores
   double smoothing;
   int64_t inner;
 };

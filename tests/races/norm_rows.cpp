@@ -1,4 +1,4 @@
-// Normalizations, softmax, and their gradients: rows that belong to a warp, to a block, or are
+// Normalizations, softmax, and their gradients: rows for a warp, for a block, or
 // walked.
 #include "kernels/cuda/norm/norm.h"
 #include "tests/races/table.h"

@@ -35,7 +35,7 @@ bool is_right(Watched& watched, const Planted& p, bool backwards, bool first) {
   return false;
 }
 
-// Blocks run in a drawn order: the last one is another with another seed, and backwards it is the
+// Blocks run in a drawn order: another seed gives another last block, and backwards it is the
 // first.
 bool blocks_are_drawn(Watched& watched) {
   std::set<float> last;

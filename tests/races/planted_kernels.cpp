@@ -18,7 +18,7 @@ void missing_barrier(float* y) {
   y[t] = s[(t + kHalf) % kThreads];
 }
 
-// A second round overwrites numbers of the first that other warps still read.
+// A second round overwrites numbers from the first that other warps still read.
 template <bool mistaken>
 void early_overwrite(float* y) {
   __shared__ float s[kThreads];

@@ -101,7 +101,7 @@ void add_casts(Table& table) {
   }
 }
 
-// In place; `scales`: one of all, or one a row.
+// In place; `scales`: one for all, or one a row.
 void add_fake_quantize(Table& table, DType dtype) {
   for (const int64_t scales : {int64_t{1}, kOuter}) {
     const int64_t inner = scales == 1 ? 4 * kInner : kInner, all = kOuter * inner;

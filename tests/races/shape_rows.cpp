@@ -1,4 +1,4 @@
-// Copies between strides, fills, reductions, folds, transforms of lines and matrices.
+// Copies between strides, fills, reductions, folds, transforms for lines and matrices.
 #include "kernels/cuda/matmul/transform.h"
 #include "kernels/cuda/reduce/reduce.h"
 #include "kernels/cuda/shape/movement.h"

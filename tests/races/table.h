@@ -21,9 +21,9 @@ class Table {
       : watched_(watched), all_(all), only_(std::move(only)) {}
 
   void row(const std::string& name, const Launching& launch);
-  // The float types of the rows: two without `all`.
+  // The rows' float types: two without `all`.
   std::vector<DType> floats() const;
-  // The first of them alone, without `all`.
+  // Without `all`, only the first.
   template <typename T>
   std::vector<T> some(std::initializer_list<T> values) const {
     return all_ ? std::vector<T>(values) : std::vector<T>{*values.begin()};
@@ -58,7 +58,7 @@ std::string named(const Words&... words) {
   return name;
 }
 
-// The rows, by families of kernels/cuda.
+// The rows, by families in kernels/cuda.
 void add_attention_rows(Table& table);
 void add_norm_rows(Table& table);
 void add_loss_rows(Table& table);

@@ -1,4 +1,4 @@
-// A step's arithmetic that is no node: gradients, norms, clipping, optimizers.
+// A step's arithmetic outside nodes: gradients, norms, clipping, optimizers.
 #include "kernels/cuda/device/arithmetic.h"
 #include "kernels/cuda/training/training.h"
 #include "tests/races/table.h"
@@ -17,7 +17,7 @@ constexpr const char* kOptimizers[] = {
 
 int32_t number(DType dtype) { return static_cast<int32_t>(dtype); }
 
-// As after some updates.
+// The state after some updates.
 ofsdp_run_state* state_of(Buffers& m) {
   auto* const s = m.blank<ofsdp_run_state>(1);
   s->loss_scale = s->scale_used = 1;
@@ -82,7 +82,7 @@ void add_optimizer(Table& table, const char* name, DType dtype) {
   });
 }
 
-// A part that ends within a block.
+// A part that ends inside a block.
 void add_encoded(Table& table, kernels::StateForm form, const char* name) {
   table.row(named("optimizer with states", name), [=](Buffers& m) {
     ofsdp_device_update u{};

@@ -29,7 +29,7 @@ class Watched {
  private:
   DeviceMemory memory_;
   Detector detector_;
-  CodeNames names_;  // of code that was in a finding
+  CodeNames names_;  // of code in findings
 };
 
 }  // namespace ofsdp::races

@@ -1,4 +1,4 @@
-// multiply_kept_rows and chunk_losses: losses and gradients equal those from products of all rows,
+// multiply_kept_rows and chunk_losses: losses and gradients are as from products of all rows,
 // whatever a micro-batch keeps; kept rows also have the same bits if a micro-batch keeps all. And
 // the graphs that stay unchanged.
 #include <gmock/gmock.h>

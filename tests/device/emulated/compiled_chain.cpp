@@ -1,4 +1,4 @@
-// No NVRTC on the emulator: chains are interpreted. tests/chain_source compiles their text instead.
+// The emulator has no NVRTC: chains are interpreted. tests/chain_source compiles their text.
 #include "kernels/cuda/pointwise/chain.h"
 #include "tests/support/namespaces.h"
 

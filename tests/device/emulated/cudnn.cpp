@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-// Elements of a 16-bit type in memory.
+// 16-bit elements in memory.
 struct Elements {
   void* data;
   DType dtype;

@@ -62,7 +62,7 @@ class EmulatedKernel final : public Kernel {
 
 std::unique_ptr<Kernel> make_operator(CountingDevice& device, const std::string& op,
                                       const Problem& problem, KernelChoice* choice) {
-  // Sums of CUDA kernels are in another order.
+  // CUDA kernels sum in another order.
   const bool sums = op.ends_with(".norms") || op.ends_with(".sums") || op.ends_with(".factors") ||
                     op.ends_with(".normalize");
   if (sums && op.starts_with("ofsdp.update.")) return make_cpu_update(device, op, problem);

@@ -59,7 +59,7 @@ class Loops final : public MatrixProduct {
   }
 
  private:
-  // From the bare product to the element of D.
+  // From the bare product to D's element.
   float finished(const ProductOperands& o, float product, int64_t m, int64_t i, int64_t j) const {
     const int64_t at = m * s_.stride_d + i * s_.row_d() + j;
     float z = s_.alpha * product;

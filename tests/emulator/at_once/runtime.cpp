@@ -1,5 +1,5 @@
-// A runtime for kernels alone (../cuda_runtime_api.h): memory is the host's, a call's work is done
-// when it returns, and there are no streams, events or graphs. Functions for these do not exist.
+// A runtime only for kernels (../cuda_runtime_api.h): memory is the host's, a call's work is done
+// when it returns, and there are no streams, events or graphs, nor functions for them.
 #include <cstdlib>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// Fibers of System V, x86-64. ucontext would ask the kernel for the signal mask at every turn.
+// Fibers for System V, x86-64. ucontext would ask the kernel for the signal mask at every turn.
 #include <algorithm>
 
 #include "cuda_runtime.h"

@@ -1,6 +1,6 @@
-// Attention on CUDA cores and on tensor cores against the references of the operators, over the
-// operators' own sample cases and wider ones: the statistics that the forward pass keeps, and the
-// gradient with them and without.
+// Attention on CUDA cores and on tensor cores against the operators' references, on the operators'
+// sample cases and wider ones: the statistics that the forward pass keeps, and the gradient with
+// and without them.
 #include "kernels/cuda/attention/attention.h"
 
 #include <map>
@@ -30,7 +30,7 @@ std::vector<DType> types([[maybe_unused]] const SampleCase& sample) {
   return list;
 }
 
-// Fewest cases of a type that the tensor cores are to take.
+// The fewest cases in a type that the tensor cores must take.
 int least_narrow(DType dtype) {
   if (dtype == DType::kBFloat16) return 24;
 #if defined(__SANITIZE_ADDRESS__)
@@ -97,7 +97,7 @@ std::vector<SampleCase> with_wide(std::vector<SampleCase> list, bool gradient) {
 // Enough for the kernels on CUDA cores, with smaller tiles; all cases would take minutes.
 bool small(const SampleCase& sample) { return !sample.name.starts_with("tensor_"); }
 
-// Distances of results from an aligned address, in elements.
+// Distances from an aligned address to the results, in elements.
 std::vector<int> shifts(const SampleCase& sample) {
   return small(sample) || sample.name == "tensor_bias" ? std::vector{0, 1} : std::vector{0};
 }
@@ -108,7 +108,7 @@ std::vector<std::pair<int, bool>> variants(const SampleCase& sample) {
   return list;
 }
 
-// Infinity, of queries that see no key, as a number that nothing else is.
+// Replaces infinity, for queries that see no key, by a number that occurs nowhere else.
 std::vector<double> finite(std::vector<double> values) {
   for (double& v : values) v = v == INFINITY ? 1e6 : v;
   return values;
@@ -176,7 +176,7 @@ TEST_F(CudaAttention, ForwardAgreesWithTheOperator) {
   expect_narrow(narrow);
 }
 
-// Memory that a gradient writes.
+// The gradient's output memory.
 struct Slopes {
   Tensor dq, dk, dv, dmask, scratch;
   Slopes(DType dtype, const std::vector<TensorDesc>& d, size_t bytes, int shift)
@@ -293,7 +293,7 @@ TEST_F(CudaAttention, BackwardReadsWhatWasKept) {
   }
 }
 
-// One of two samples is wanted; the other's results stay as they were.
+// Only one of two samples is needed; the other's results stay unchanged.
 TEST_F(CudaAttention, LeavesSamplesOutThatAreNotWanted) {
   AttentionParams e;
   e.dtype = DType::kBFloat16;

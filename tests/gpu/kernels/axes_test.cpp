@@ -1,5 +1,5 @@
 // Group normalization, folds over axes, and axis maps at sizes that need more than one chunk or
-// block, against loops in double; gradients of axis maps as the transposes that they are.
+// block, against loops in double; gradients of axis maps as their transposes.
 #include "kernels/cuda/indexing/axis_map.h"
 #include "kernels/cuda/norm/norm.h"
 #include "kernels/cuda/reduce/reduce.h"
@@ -29,7 +29,7 @@ Moments moments(const GroupNormParams& e, const Doubles& x, double epsilon) {
   return made;
 }
 
-// Far from 0, so that a variance of plain squares would show.
+// Far from 0, so that a variance from plain squares would show.
 TEST_F(CudaAxes, GroupNormalization) {
   for (DType dtype : kFloats) {
     for (const GroupNormParams& given :

@@ -78,7 +78,7 @@ TEST_F(ChannelNormTest, PacksAreTheSameAsSingleElements) {
   }
 }
 
-// Several chunks, and windows of threads that end inside a sample.
+// Several chunks, and thread windows that end inside a sample.
 TEST_F(ChannelNormTest, AMeanFarFromZeroCostsTheVarianceNothing) {
   constexpr int64_t kSamples = 30, kChannels = 3, kInner = 300;
   constexpr double kFar = 16384;

@@ -19,7 +19,7 @@
 
 namespace ofsdp::kernels::cuda {
 
-void take_turns_backwards(bool backwards);  // of the emulator; on a GPU nothing
+void take_turns_backwards(bool backwards);  // in the emulator; no effect on a GPU
 
 inline constexpr DType kFloats[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
@@ -37,7 +37,7 @@ class DeviceTest : public testing::Test {
 
 class Tensor {
  public:
-  // `shift`: elements from an address aligned to 256 to the data.
+  // `shift`: elements between an address aligned to 256 and the data.
   Tensor(DType dtype, const std::vector<double>& values, int shift = 0)
       : desc_{dtype, {static_cast<int64_t>(values.size())}},
         offset_(kGuard + static_cast<size_t>(shift) * dtype_size(dtype)) {
@@ -89,7 +89,7 @@ class Tensor {
   void* base_ = nullptr;
 };
 
-// A struct as a tensor of bytes.
+// A struct as a byte tensor.
 template <typename T>
 std::unique_ptr<Tensor> on_device(const T& value) {
   auto made = std::make_unique<Tensor>(DType::kUInt8, std::vector<double>(sizeof(T)));
@@ -103,7 +103,7 @@ inline std::vector<float> floats(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
-// Numbers that look random and are the same everywhere: in -scale .. scale.
+// Numbers that look random and are the same everywhere, in -scale .. scale.
 inline std::vector<double> numbers(int64_t n, uint64_t seed, double scale = 2) {
   std::vector<double> made(static_cast<size_t>(n));
   for (double& v : made) {
@@ -130,7 +130,7 @@ inline void expect_close(const std::vector<double>& actual, const std::vector<do
   }
 }
 
-// Runs `launch` twice from the same contents of `tensors`, all that it reads and writes.
+// Runs `launch` twice from the same contents of `tensors`; it must use no other memory.
 inline void same_twice(const std::vector<Tensor*>& tensors,
                        const std::function<cudaError_t()>& launch) {
 #ifdef __SANITIZE_ADDRESS__  // it looks at indices, which are the same in every run

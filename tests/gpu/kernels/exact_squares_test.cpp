@@ -1,5 +1,5 @@
-// Sums of squares that depend on no order: whole numbers are exact at every scale, order, cut and
-// threads change no bit, and values that are not finite make a NaN.
+// Sums of squares that no order changes: whole numbers are exact at every scale; order, cut and
+// threads change no bit; values that are not finite give NaN.
 #include <algorithm>
 #include <limits>
 

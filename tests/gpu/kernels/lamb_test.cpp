@@ -101,7 +101,7 @@ TEST_F(CudaLamb, TakesMorePartsThanALaunchHolds) {
 
 TEST_F(CudaLamb, ASkippedUpdateTakesNone) { check(Shard({100, 5000}), true); }
 
-// |p| or |d| of 0: the rate alone.
+// With |p| or |d| 0 the step is the rate.
 TEST_F(CudaLamb, AParameterOfZeroesMovesByTheRate) {
   OptimizerSettings given;
   given.eps = 0;

@@ -216,7 +216,7 @@ TEST_F(CudaMovement, ReductionsKeepNaNAndRoundOnce) {
 
 struct Rows {
   GatherParams e;
-  int same;  // how often in a row an index is repeated
+  int same;  // how often a row repeats an index
 };
 
 TEST_F(CudaMovement, GatherAndItsGradient) {
@@ -288,7 +288,7 @@ float added_in_order(const std::vector<float>& rows, size_t begin, size_t end,
   return sum;
 }
 
-// The gradient, added to `before` (empty: to nothing).
+// The gradient, added to `before` (empty: to zeros).
 Doubles rows_in_order(const Sizes& index, const Doubles& slopes, size_t n, size_t inner,
                       const Doubles& before) {
   constexpr size_t kSizes[] = {64 * 32, 32};
@@ -314,7 +314,7 @@ Doubles rows_in_order(const Sizes& index, const Doubles& slopes, size_t n, size_
   return made;
 }
 
-// Token types that are all 0, random ones, and runs that begin and end at every boundary.
+// Equal keys like token types, random ones, and runs that begin and end at every boundary.
 std::vector<Sizes> key_patterns(int64_t n) {
   constexpr int64_t kCount = 6277;
   Sizes equal(kCount, 2), random(kCount), runs;

@@ -1,5 +1,5 @@
-// Every pointwise operator against the operator's own reference in double, with broadcasting, in
-// every dtype; Where, Cast.
+// Every pointwise operator against the operator's reference in double, with broadcasting, in every
+// dtype; Where, Cast.
 #include "kernels/cuda/pointwise/pointwise.h"
 
 #include <limits>
@@ -20,7 +20,7 @@ struct Op {
   std::string ours, name;
   Attributes attributes;
   PointwiseNumbers numbers;
-  double least = -3, most = 3;  // of operands
+  double least = -3, most = 3;  // for operands
 };
 
 std::vector<Op> reals() {
@@ -231,7 +231,7 @@ TEST_F(CudaPointwise, CastOfEveryPair) {
         Doubles values = between(37, 1, 0, 90);
         for (double& v : values) v = is_floating(from) ? v - 45 : std::floor(v);
         if (is_floating(all[t]) != is_floating(from)) {
-          for (double& v : values) v = std::abs(v);  // negative ones are no part of unsigned types
+          for (double& v : values) v = std::abs(v);  // unsigned types have no negative numbers
         }
         Tensor x(from, values, shift), y(all[t], Tensor::blank(37), shift);
         same_twice({&y}, [&] { return cast(from, x.data(), all[t], y.data(), 37, nullptr); });

@@ -1,4 +1,4 @@
-// Pooling and im2col against the references of the operators, over the operators' own sample cases.
+// Pooling and im2col against the operators' references, on the operators' sample cases.
 #include "kernels/cuda/conv/conv_parts.h"
 #include "kernels/ops/pool/pool_shape.h"
 #include "tests/gpu/kernels/filled.h"
@@ -10,7 +10,7 @@ namespace pool_test {
 
 class CudaWindow : public DeviceTest {};
 
-// Plain values of [images, channels, positions] as they lie channels last, and back.
+// Plain values [images, channels, positions] in channels-last order, and back.
 Doubles turned(const Doubles& values, int64_t images, int64_t from, int64_t to) {
   Doubles made(values.size());
   for (int64_t i = 0; i < images; ++i) {
@@ -114,7 +114,7 @@ TEST_F(CudaWindow, AveragePoolAndItsGradient) {
   }
 }
 
-// Through for_each_tap of the CPU's convolution.
+// Against for_each_tap in the CPU's convolution.
 TEST_F(CudaWindow, Im2ColAndCol2Im) {
   const Attributes attributes{{"kernel_shape", std::vector<int64_t>{3, 2}},
                               {"strides", std::vector<int64_t>{2, 1}},
@@ -124,7 +124,7 @@ TEST_F(CudaWindow, Im2ColAndCol2Im) {
   const ops::Window w = ops::known_pool(attributes, x);
   for (DType dtype : kFloats) {
     WindowParams e = window_params(w, x[0], x[1], dtype, false);
-    e.channels = 3;  // the second group of two
+    e.channels = 3;  // the second of two groups
     const int64_t step = 6 * w.in_size(), first = 3 * w.in_size(), rows = 3 * w.taps();
     Tensor src(dtype, numbers(x.numel(), 1)),
         columns(dtype, Tensor::blank(2 * rows * w.out_size())), dx(dtype, Tensor::blank(x.numel()));

@@ -182,7 +182,7 @@ TEST_F(CudaSoftmax, CrossEntropy) {
   }
 }
 
-// Rows of `width` with room between them.
+// Rows with `width` elements and room between them.
 Doubles apart(const Doubles& rows, int64_t width, int64_t pitch) {
   Doubles made(rows.size() / static_cast<size_t>(width) * static_cast<size_t>(pitch), -5.0);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -294,7 +294,7 @@ TEST_F(CudaSoftmax, CrossEntropyWithItsGradientHasTheBitsOfTheTwo) {
   }
 }
 
-// Packs begin at 16 bytes: rows that all do are dealt to threads alike, whatever lies between them.
+// Packs begin at 16 bytes: threads share all such rows in the same way, whatever lies between them.
 TEST_F(CudaSoftmax, RowsApartGiveTheBitsOfRowsSideBySide) {
   for (DType dtype : kFloats) {
     for (const Loss& l : joinable()) {
@@ -315,7 +315,7 @@ TEST_F(CudaSoftmax, RowsApartGiveTheBitsOfRowsSideBySide) {
 TEST_F(CudaSoftmax, MatchesAreCountedInRowsApart) {
   const int64_t rows = 9, classes = 45;
   const Doubles x = numbers(rows * classes, 1);
-  Doubles given;  // every third is right, every third is ignored
+  Doubles given;  // every third is right, every third ignored
   for (int64_t i = 0; i < rows; ++i) {
     const auto row = x.begin() + i * classes;
     const auto best = static_cast<double>(std::max_element(row, row + classes) - row);

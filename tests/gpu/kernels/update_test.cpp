@@ -130,7 +130,7 @@ void check_optimizer(const Optimizer& o, const SpanCase& c) {
   EXPECT_EQ(param.values(), doubles(p));
   EXPECT_EQ(a.values(), doubles(s0));
   EXPECT_EQ(b.values(), doubles(s1));
-  const bool moves = def.direction == nullptr;  // else the step comes later, and the copy with it
+  const bool moves = def.direction == nullptr;  // else the step comes later, with the copy
   const Tensor rounded(copies ? c.copy : DType::kBFloat16,
                        copies && moves ? doubles(p) : Tensor::blank(n));
   EXPECT_EQ(copy.values(), rounded.values());
@@ -149,7 +149,7 @@ TEST_F(CudaUpdate, OptimizersGiveTheBitsOfTheCpu) {
   }
 }
 
-// Heads and tails of every length; operands that lie differently, so that no pack is aligned in
+// Heads and tails of every length; operands at different offsets, so that no pack is aligned in
 // all.
 TEST_F(CudaUpdate, SpansThatBeginAnywhereGiveTheBitsOfTheCpuAndTheirCopies) {
   for (const Optimizer& o : optimizers()) {

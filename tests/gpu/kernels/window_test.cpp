@@ -51,7 +51,7 @@ TEST_F(WindowTest, PacksOfChannelsAreTheSameAsSingleElements) {
   }
 }
 
-// A stride that 32 bits do not hold, along an axis where nothing moves.
+// A stride beyond 32 bits, along an axis where nothing moves.
 TEST_F(WindowTest, PlacesOf64BitsAreTheSame) {
   constexpr int64_t kChannels = 3;
   for (const bool last : {false, true}) {

@@ -1,4 +1,4 @@
-// See cuda_runtime.h: CUB's stable sort, as a kernel of one thread.
+// See cuda_runtime.h: CUB's stable sort, as a kernel with one thread.
 #pragma once
 
 #include <algorithm>
