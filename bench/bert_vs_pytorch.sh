@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The BERT-mini training step of fsdp-run against PyTorch eager's, in turn (A B A B ...) in one run: one rank, one
-# thread, batch 8, float32, AdamW. Prints both medians of every pair and the median ratio.
+# fsdp-run's BERT-mini training step against PyTorch eager's, in turn (A B A B ...) in one run: one rank, one
+# thread, batch 8, float32, AdamW. Prints both medians for every pair and the median ratio.
 #
 #   PEER_PYTHON=python bench/bert_vs_pytorch.sh [pairs]      default: 3
 #
-# PEER_PYTHON is a Python that has torch, transformers and onnxscript. Run it with nothing else running.
+# PEER_PYTHON is a Python that has torch, transformers and onnxscript. Run it on an idle machine.
 set -euo pipefail
 export OFSDP_RUN_DIR=none
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

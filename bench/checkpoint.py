@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-LAYERS, WIDTH = 6, 3861  # 89.4 million parameters, with AdamW's two states 1.07e9 bytes
+LAYERS, WIDTH = 6, 3861  # 89.4 million parameters; with AdamW's two states 1.07e9 bytes
 
 
 def make_model(path):

@@ -1,6 +1,6 @@
 #!/bin/sh
-# How fast checkpoints are: 1 GiB of state from two ranks against dd with conv=fsync on the same disk in
-# turn, the wait of a step for an asynchronous save against the copy of the shard, and memory.
+# Speed of checkpoints: 1 GiB of state from two ranks against dd with conv=fsync on the same disk, in turn;
+# a step's wait for an asynchronous save against the copy of the shard; and memory.
 #
 #   bench/checkpoint.sh [FOLDER [ROUNDS]]      FOLDER on the disk to measure; PYTHON has onnx and numpy
 set -eu

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The reduce-scatter of ranks of one host beside plain MPI_Reduce_scatter_block, in turn (ours, Open MPI's, MPICH's, ours,
-# ...) in one run. Ranks that mpirun starts on one host share memory here and use no MPI (docs/internals/ranks.md).
+# The reduce-scatter between ranks on one host next to plain MPI_Reduce_scatter_block, in turn (ours, Open MPI's,
+# MPICH's, ours, ...) in one run. Ranks that mpirun starts on one host share memory here and use no MPI
+# (docs/internals/ranks.md).
 #
 #   [RANKS=2] [PAIRS=3] [ROUNDS=50] bench/collectives_mpi.sh [MEGABYTES OF A SLOT (16)]...
 set -euo pipefail

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# A training step (one thread a rank, AdamW) and the least that this machine allows it: bench/floor.cpp, then in turn
-# (A B A B ...) the floor of products at that moment and the step, their ratio, and that of the step to the sum of all floors: of
-# products, of attention's products and of bytes. A peer's step follows ours.
+# A training step (one thread a rank, AdamW) and the least time that this machine allows: bench/floor.cpp, then in turn
+# (A B A B ...) the products' floor at that moment and the step, their ratio, and the step's ratio to the sum of all
+# floors: for products, for attention's products and for bytes. A peer's step follows ours.
 #
 #   [BATCH=8] [PAIRS=3] [STEPS=11] [RANKS=1] [DTYPE=float32] bench/floor.sh MODEL.onnx [PEER COMMAND...]
 #
-# The floor is that of one rank in float32, whatever RANKS and DTYPE are. The peer (PyTorch eager, torch.compile or FSDP2, ONNX
-# Runtime's trainer) prints JSON with "median_ms" as its last line. The floor of products over the peer's step bounds what
-# anybody's step in float32 can be over the peer's on this machine; the sum of all floors, what one can be that does not move
-# bytes while it multiplies.
+# The floor is for one rank in float32, whatever RANKS and DTYPE are. The peer (PyTorch eager, torch.compile or FSDP2,
+# ONNX Runtime's trainer) prints JSON with "median_ms" as its last line. The products' floor divided by the peer's step
+# is the lowest ratio to the peer that any float32 step can reach on this machine; the sum of all floors gives it for a
+# step that moves no bytes while it multiplies.
 #
-# AVX2 alone on any machine: ONEDNN_MAX_CPU_ISA=AVX2 OFSDP_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell in the environment, and
-# ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 for PyTorch. Run it with nothing else running.
+# Only AVX2 on any machine: ONEDNN_MAX_CPU_ISA=AVX2 OFSDP_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell in the environment,
+# and ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 for PyTorch. Run it on an idle machine.
 set -euo pipefail
 export OFSDP_RUN_DIR=none
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -28,7 +28,7 @@ while IFS= read -r line <&"${floor[0]}"; do
   echo "$line"
   [[ $line != "floor of products"* ]] || break
 done
-rest=$(tr -dc '0-9. ' <<<"$line" | awk '{print $2 + $3}') # floors of bytes and of attention's products
+rest=$(tr -dc '0-9. ' <<<"$line" | awk '{print $2 + $3}') # floors for bytes and for attention's products
 floor_now() { echo >&"${floor[1]}" && IFS= read -r line <&"${floor[0]}" && line=${line%% ms} && echo "${line##* }"; }
 field() { /usr/bin/python3 -c 'import json,sys; print(json.loads(sys.stdin.readlines()[-1])[sys.argv[1]])' "$1"; }
 median() { tr ' ' '\n' | sort -n | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'; }

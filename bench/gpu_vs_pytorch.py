@@ -20,8 +20,8 @@ PROGRAM = ROOT / os.environ["OFSDP_BUILD"] / "fsdp-run"
 PEER = [os.environ.get("PEER_PYTHON", "python3"), str(ROOT / "bench/pytorch_gpu.py")]
 PEAK = float(os.environ.get("PEAK_TFLOPS", "989")) * 1e12
 MODELS = ["mnist", "bert-128", "gpt2-1024", "bert-512", "bert-512-mask", "gpt2-1024-mask"]
-WINDOWS = 3  # of either side; the median of their means is the figure
-# Asked of us, of one peer: this many times its rate, this share of its memory.
+WINDOWS = 3  # on either side; the figure is the median of their means
+# Our goal against one peer: this many times its rate, this share of its memory.
 ASKED = {"eager": 3.0, "fsdp2": 1.8, "compile": 1.0, "memory": 0.85}
 NAMES = {"on": "fsdp-run, deterministic on", "off": "fsdp-run, deterministic off", "eager": "PyTorch eager",
          "fsdp2": "PyTorch eager FSDP2", "compile": "PyTorch torch.compile with FSDP2"}
@@ -35,12 +35,12 @@ class Setting:
     batch: int
     kinds: list  # peers
     warmup: int
-    steps: int  # of a window
+    steps: int  # in a window
     patience: int  # seconds a run
-    mask: bool = False  # texts of half to all of the tokens, the rest padding
+    mask: bool = False  # texts fill half to all of the tokens; the rest is padding
     file: pathlib.Path = None
     flops: int = 0  # a token
-    rows: dict = dataclasses.field(default_factory=dict)  # what ran -> a row a pair
+    rows: dict = dataclasses.field(default_factory=dict)  # program -> a row a pair
 
     def rate(self, row):
         """Tokens a second, or steps."""
@@ -143,7 +143,7 @@ class Bench:
 
     def ours(self, s, deterministic):
         with tempfile.NamedTemporaryFile(suffix=".jsonl") as metrics:
-            # Images are read, not made: 50,000 normal numbers take longer than a step.
+            # Images are read from a file: making 50,000 normal numbers takes longer than a step.
             kind = ["--loss", "nll", "--prediction", "logits", "--data", ROOT / "samples/mnist/data.yaml"] if s.model == "mnist" else [
                 "--loss", "cross_entropy", "--param-dtype", "bfloat16", "--data", f"{s.file}.data" if s.mask else "synthetic"]
             _, why = self.run(
@@ -268,7 +268,7 @@ def main():
     a = arguments()
     for path in (a.results, a.log):
         pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what runs is ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the running process too
     made, bench = settings(a), Bench(a)
     say(f"MFU: tokens/s x (6 N + attention) / {PEAK / 1e12:.0f} TFLOP/s; N without position and type embeddings, attention 12 x "
         "layers x width x sequence, half of it where causal")

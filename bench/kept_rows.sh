@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A training step of a model of tokens whose loss keeps some of its labels, against the step that keeps all of them, in turn
-# (A B A B ...): what rows that are not multiplied save (docs/reference/losses-and-metrics.md).
+# A token model's training step when the loss keeps some labels, against the step that keeps all labels, in turn
+# (A B A B ...): the saving from rows that are not multiplied (docs/reference/losses-and-metrics.md).
 #
 #   [KEPT=0.15] [BATCH=8] [TOKENS=128] [PAIRS=3] [STEPS=12] [RANKS=1] [DTYPE=float32] bench/kept_rows.sh MODEL.onnx INPUT CLASSES
 #
-# INPUT is the model's input [batch, tokens]. Tokens are random, the kept labels too. Run it with nothing else running.
+# INPUT is the model's input [batch, tokens]. Tokens are random, the kept labels too. Run it on an idle machine.
 set -euo pipefail
 export OFSDP_RUN_DIR=none
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

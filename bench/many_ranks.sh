@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Counts what a rank of many has: sockets, the time of a meeting and of an exchange, opens of a resume, the manifest. Hosts are
-# groups of processes on this machine. Figures: docs/internals/ranks.md.
+# Figures for a rank among many: sockets, the time for a meeting and for an exchange, files opened by a resume, the
+# manifest. Hosts are groups of processes on this machine. Results: docs/internals/ranks.md.
 #
 #   bench/many_ranks.sh [BUILD]      build/release; needs the targets test_ranks and fsdp-run
 set -euo pipefail

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The MNIST step of fsdp-run against PyTorch's, measured in turn (A B A B ...) in one run: two ranks, one thread a rank,
-# batch 64 a rank, float32, AdamW, random images. Prints both medians of every pair and the median ratio.
+# fsdp-run's MNIST step against PyTorch's, measured in turn (A B A B ...) in one run: two ranks, one thread a rank,
+# batch 64 a rank, float32, AdamW, random images. Prints both medians for every pair and the median ratio.
 #
 #   bench/mnist_vs_pytorch.sh [eager|ddp|fsdp1|fsdp2] [pairs]      default: fsdp1 5
 #
 # PyTorch comes from PyPI into build/peer (once); set PEER_PYTHON to use an environment that has torch already.
-# Run it with nothing else running: the machine's speed drifts, so only the ratio means something.
+# Run it on an idle machine: the machine's speed drifts, so only the ratio means something.
 set -euo pipefail
 export OFSDP_RUN_DIR=none
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# --cpu-offload on a host with a GPU: updates a second without an offload, with `optimizer` and with `params`, and the bound
-# that the bytes of an update and the measured bandwidth of pinned copies set (both ways at once).
+# --cpu-offload on a host with a GPU: updates a second without an offload, with `optimizer` and with `params`, and the
+# bound from the bytes in an update and the measured bandwidth of pinned copies (both ways at once).
 #
 #   [DTYPE=bfloat16] [BATCH=8] [STEPS=30] [RANKS=1] bench/offload.sh MODEL.onnx [FLAG...]
 #
-# A run that is refused or fails is a line of its own. BUILD names another build than build/cuda. Run it with nothing else
-# running.
+# A run that is refused or fails has a separate line. BUILD names another build than build/cuda. Run it on an idle
+# machine.
 set -euo pipefail
 export OFSDP_RUN_DIR=none
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -20,7 +20,7 @@ export OFSDP_CUDA_LIBRARY=${OFSDP_CUDA_LIBRARY:-$PWD/$build/libofsdp_cuda.so}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$build/bench/pinned_copies" --benchmark_format=json >"$folder/copies" 2>/dev/null || true
-# bandwidth NAME: bytes a second of one way
+# bandwidth NAME: bytes a second, one way
 bandwidth() {
   /usr/bin/python3 -c 'import json, sys
 rows = json.load(open(sys.argv[1]))["benchmarks"]

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Documents that share rows (--pack) against a padded row for each, in turn (A B A B ...): tokens of documents a row, and a
-# second. Lengths are log-normal with mean 128 and at most TOKENS, tokens and labels random.
+# Documents that share rows (--pack) against a padded row for each, in turn (A B A B ...): document tokens per row, and
+# per second. Lengths are log-normal with mean 128 and at most TOKENS, tokens and labels random.
 #
 #   [BATCH=8] [TOKENS=512] [DOCUMENTS=512] [PAIRS=3] [STEPS=12] [RANKS=1] [DTYPE=float32] bench/packed_rows.sh MODEL.onnx INPUT CLASSES
 #
-# INPUT is the model's input [batch, tokens]; a second input `attention_mask` is given, if MASK=1. PAIRS=0 only counts tokens.
-# Run it with nothing else running.
+# INPUT is the model's input [batch, tokens]; a second input `attention_mask` is given, if MASK=1. PAIRS=0 only counts
+# tokens. Run it on an idle machine.
 set -euo pipefail
 export OFSDP_RUN_DIR=none
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

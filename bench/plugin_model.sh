@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A model whose blocks are plug-in operators (com.example.RmsNorm and SwiGlu of plugins/examples) against the same
-# model of built-in ones, in turn (A B A B ...) in one run: one rank, one thread, batch 256, width 512, float32, AdamW.
-# Prints medians, bests and their ratios; then, where valgrind is, the instructions of a step of each (batch 32), which
-# other users of the machine do not change.
+# A model with blocks of plug-in operators (com.example.RmsNorm and SwiGlu in plugins/examples) against the same model
+# with built-in ones, in turn (A B A B ...) in one run: one rank, one thread, batch 256, width 512, float32, AdamW.
+# Prints medians, bests and their ratios; then, with valgrind, the instructions in a step of each (batch 32), which do
+# not depend on other users of the machine.
 #
 #   PEER_PYTHON=python bench/plugin_model.sh [pairs]      default: 3; PEER_PYTHON has onnx and numpy
 set -euo pipefail

@@ -54,7 +54,7 @@ def exposed(path):
         rows.setdefault(key, ([], []))[event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
     ranks = {}
     for (rank, update), (computes, communicates) in rows.items():
-        if update > 2:  # the first ones warm up
+        if update > 2:  # the first updates warm up
             ranks.setdefault(rank, []).append(uncovered(communicates, computes) / 1e3)
     return max(statistics.median(updates) for updates in ranks.values())
 

@@ -35,11 +35,11 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SETTINGS = {"gpt2-1024": ("gpt2", 1024, 64, True), "bert-512": ("bert", 512, 128, False), "bert-128": ("bert", 128, 512, False)}
 PRODUCTS = {"MatMul", "ofsdp.MatMul", "com.microsoft.FusedMatMul", "Gemm", "ofsdp.GemmEpilogue", "ofsdp.KeptRowsGemm"}
-LINEAR_LOSS = "ofsdp.LinearCrossEntropy"  # the products of a head and its loss, in chunks of rows
+LINEAR_LOSS = "ofsdp.LinearCrossEntropy"  # the products of a head and loss, in chunks of rows
 LOOKUPS = {"Gather", "GatherND"}  # they read the rows that they write
 SIZES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "uint8": 1, "bool": 1}
-TILE = 8  # elements of 16 bits in 16 bytes
-# Of kernels/cuda/device/arithmetic.cu: a reduction takes squares, adds them, and is followed by the update.
+TILE = 8  # 16-bit elements in 16 bytes
+# As in kernels/cuda/device/arithmetic.cu: a reduction takes squares, adds them, and is followed by the update.
 STEP_LAUNCHES = {"Gather": 1, "Accumulate": 1, "Update": 1, "ReduceUpdate": 3, "Reduce": 2, "Clip": 1, "CheckLoss": 1}
 OF_AN_UPDATE = 1  # begin_kernel
 ROWS = ["products of blocks", "head", "attention", "passes", "loss", "updates", "gaps"]
@@ -181,7 +181,7 @@ def estimated(read, a):
     _, sequence, batch, _ = SETTINGS[read["name"]]
     flop = read["flops_per_token"] * sequence * batch
     whole = sum(ms.values())
-    # The same FLOP in another way: of six products, attention's backward is given as four.
+    # The same FLOP counted differently: attention's backward has six products but is given as four.
     products = counts["products of blocks"] + counts["head"] + counts["attention"] * 6 / 7
     if abs(products / flop - 1) > 0.01:
         sys.exit(f"{read['name']}: {products / 1e12:.1f} TFLOP by the plan's products, {flop / 1e12:.1f} by the parameters")

@@ -114,7 +114,7 @@ def stretches(m, steps, blocks):
         elif not step["backward"]:
             unit = "after" if len(order) > len(blocks) else "before"
         elif unit == order[1]:
-            unit = "before"  # of what the first block's gradients leave
+            unit = "before"  # the time left by the first block's gradients
         if unit not in order:
             order.append(unit)
         times[unit][step["backward"]] += m.compute(step)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A training step on two ranks of one thread each against another program's, in turn (A B A B ...) in one run; then against
-# two independent runs of one rank at the same time, which shows what sharding itself costs.
+# A training step on two ranks with one thread each against another program's, in turn (A B A B ...) in one run; then
+# against two independent runs with one rank at the same time, which shows the cost of sharding itself.
 #
 #   [DTYPE=bfloat16] [BATCH=8] [PAIRS=3] [STEPS=11] bench/two_ranks.sh MODEL.onnx [PEER COMMAND...]
 #
-# The peer prints, as its last line, JSON with "median_ms" of its slowest rank (PyTorch FSDP2 on the same model with the
-# same batch a rank). Run it with nothing else running.
+# The peer prints, as its last line, JSON with its slowest rank's "median_ms" (PyTorch FSDP2 on the same model with the
+# same batch a rank). Run it on an idle machine.
 set -euo pipefail
 export OFSDP_RUN_DIR=none
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -13,8 +13,8 @@ import random
 import shutil
 import sys
 
-LARGE = 16384  # elements from which an initializer's values are dropped
-BLOCK = 1 << 20  # values that are drawn; they are repeated
+LARGE = 16384  # from so many elements on, an initializer loses its values
+BLOCK = 1 << 20  # drawn values, which are repeated
 
 
 def drop(folder, files):

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Both commands of the README on a bare Debian 12, from nothing: bootstraps one, copies a clean clone of the last commit
-# in, and runs `samples/mnist/run.sh` and `tests/run.sh` there. Prints wall and processor time of each. Nothing of it
-# stays, however it ends. Run it before anything is called released (CONTRIBUTING.md). Needs root, debootstrap and git.
+# Both commands of the README on a bare Debian 12, from nothing. Bootstraps one, copies a clean clone of the last commit
+# in, and runs `samples/mnist/run.sh` and `tests/run.sh` there. Prints wall and processor time for each. Removes the
+# system at the end, even after a failure. Run it before a release (CONTRIBUTING.md). Needs root, debootstrap and git.
 #
 #   tests/bare.sh                            both commands
-#   tests/bare.sh "samples/mnist/run.sh"     these commands alone, each one argument
+#   tests/bare.sh "samples/mnist/run.sh"     only these commands, each one argument
 #
 #   OFSDP_BARE_DIR=FOLDER      where the system is made (4 GB; default: TMPDIR or /tmp)
-#   OFSDP_BARE_FILES="FILE..."  files of the host that the system has in /root/files
-#   OFSDP_BARE_CCACHE=FOLDER   a ccache folder of the host, to build in less time; the times then say less
+#   OFSDP_BARE_FILES="FILE..."  host files that the system gets in /root/files
+#   OFSDP_BARE_CCACHE=FOLDER   a ccache folder on the host, to build in less time; the times then say less
 #
-# Debian's mirror, proxies, certificates and pip's settings are those of this host.
+# Debian's mirror, proxies, certificates and pip's settings come from this host.
 set -euo pipefail
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 suite=bookworm
@@ -18,13 +18,13 @@ suite=bookworm
 say() { echo "bare: $*" >&2; }
 fail() { say "$*"; exit 1; }
 
-# The host's source files that name a suite of Debian 12; other repositories are none of a bare system.
+# The host's source files that name a suite of Debian 12; a bare system has no other repositories.
 sources() {
   grep -lsE "(^Suites:.* |^deb .* )$suite(-updates|-security)?( |$)" \
     /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources} || true
 }
 
-# Where the host has the suite itself from; empty: debootstrap's default.
+# The mirror from which the host has the suite; empty: debootstrap's default.
 mirror() {
   local files
   mapfile -t files < <(sources)
@@ -46,7 +46,7 @@ bootstrap() {
     { tail -n 20 "$root.log" >&2; fail "debootstrap failed"; }
 }
 
-# What names mirrors, proxies and certificates; no package of the host.
+# Copies settings for mirrors, proxies and certificates; no package from the host.
 copy_settings() {
   local files
   mapfile -t files < <(sources)
@@ -71,7 +71,7 @@ mount_all() {
   mount --bind "$OFSDP_BARE_CCACHE" "$root/ccache"
 }
 
-# Runs a command in the new system, and prints what it took.
+# Runs a command in the new system, and prints the time.
 inside() {
   local variables=(HOME=/root TERM="${TERM:-dumb}" LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin) name
   for name in $(compgen -e | grep -E '^(PIP_.*|(https?|ftp|no|all)_proxy|(HTTPS?|FTP|NO|ALL)_PROXY)$'); do
@@ -83,7 +83,7 @@ inside() {
   time chroot "$root" /usr/bin/env -i "${variables[@]}" bash -c "cd /root/onnx-fsdp && $1"
 }
 
-# In namespaces of its own: at the end its mounts are gone and whatever still runs there.
+# In separate namespaces: at the end all mounts and processes there are gone.
 run_inside() {
   root=$1
   shift
@@ -102,7 +102,7 @@ done
 [ $# -gt 0 ] || set -- samples/mnist/run.sh tests/run.sh
 folder=$(mktemp -d "${OFSDP_BARE_DIR:-${TMPDIR:-/tmp}}/ofsdp-bare.XXXXXX")
 inside=
-end() { # whatever still runs inside ends with its namespace
+end() { # all processes inside end with their namespace
   [ -z "$inside" ] || { kill -KILL "$inside" && wait "$inside"; } 2>/dev/null || true
   rm -rf --one-file-system "$folder"
 }

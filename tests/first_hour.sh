@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The path of a newcomer's first ten minutes, from a wheel: install, demo, export of a Hugging Face BERT, prepare, doctor, training on
-# two ranks in bfloat16, Ctrl-C, resume, prediction, and the weights back in the module. Every result is compared. Prints
-# the machine's time of each step and fails if the sum exceeds ten minutes. PyTorch is installed before the clock starts.
+# A newcomer's first ten minutes, from a wheel: install, demo, export of a Hugging Face BERT, prepare, doctor, training
+# on two ranks in bfloat16, Ctrl-C, resume, prediction, and the weights back in the module. Every result is compared.
+# Prints the machine's time for each step and fails if the sum exceeds ten minutes. PyTorch is installed before the
+# clock starts.
 #
-#   tests/first_hour.sh WHEEL [PYTHON]     PYTHON: one that has torch, transformers, onnx and onnxruntime; none: a venv is made
+#   tests/first_hour.sh WHEEL [PYTHON]     PYTHON: has torch, transformers, onnx and onnxruntime; none: a venv is made
 #
 # On a bare system: OFSDP_BARE_FILES=WHEEL tests/bare.sh "tests/first_hour.sh /root/files/NAME_OF_THE_WHEEL"
 set -euo pipefail
@@ -74,7 +75,7 @@ for file in model.onnx config.yaml command.txt metrics.jsonl log.txt report.html
 done
 step "it is trained"
 
-# Without a job of its own a background command of a script ignores Ctrl-C.
+# Without a separate job a script's background command ignores Ctrl-C.
 set -m
 fsdp-run "${train[@]}" --run-name cut >cut.log 2>cut.errors &
 process=$!

@@ -19,7 +19,7 @@ import tempfile
 
 import cpp_source
 
-# Header -> names of namespace std (and macros and types of C) that it defines. Several headers may define one name.
+# Header -> the names in namespace std (and C macros and types) that it defines. Several headers may define one name.
 STANDARD = {
     "algorithm": "sort stable_sort min max clamp find find_if any_of all_of none_of count_if copy copy_n fill fill_n "
                  "transform min_element max_element lower_bound upper_bound reverse remove_if erase_if max_element "
@@ -68,7 +68,7 @@ STANDARD = {
 C_TYPES = {"int64_t", "int32_t", "int16_t", "int8_t", "uint64_t", "uint32_t", "uint16_t", "uint8_t", "uintptr_t",
            "intptr_t"}
 C_TYPES_FROM = {"cstdint", "stdint.h"}
-# Headers that bring others by the standard's word or in every library.
+# Headers that include others by the standard or in every library.
 BRINGS = collections.defaultdict(set, {
     "algorithm": {"utility"}, "array": {"utility", "initializer_list", "cstddef"},
     "map": {"utility", "initializer_list"}, "functional": {"utility", "type_traits"}, "memory": {"utility", "type_traits", "new"},

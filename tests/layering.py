@@ -16,8 +16,8 @@ import subprocess
 import sys
 import tempfile
 
-# Room -> what it may include. "fsdp/*" is every room of that top folder, "<" every room above it in the same top
-# folder, "@base" and the like stand for these lists.
+# Room -> the rooms that it may include. "fsdp/*" is every room in that top folder, "<" every room above it in the same
+# top folder, "@base" and similar words are these lists.
 BASICS = {
     "@base": "kernels/base kernels/core kernels/formulas",
     "@cpu": "@base kernels/cpu kernels/ops",
@@ -46,7 +46,7 @@ ROOMS = {
     "kernels/ops/shape": "@cpu kernels/ops/pointwise kernels/ops/indexing",
     "kernels/ops/random": "@cpu kernels/ops/pointwise",
     "kernels/ops/training": "@cpu",
-    # Headers of operators' families give the CUDA rooms of the same name their formulas, shapes and extents.
+    # Headers in operators' families give the CUDA rooms with the same name their formulas, shapes and extents.
     "kernels/cuda/device": "@base kernels/cpu",
     "kernels/cuda/pointwise": "@cuda kernels/ops/pointwise",
     "kernels/cuda/norm": "@cuda kernels/ops/norm",
@@ -116,13 +116,13 @@ ROOMS = {
 ONNX_ROOMS = ("importer/proto", "importer/edit", "importer/normalize", "importer/passes", "importer/export",
               "importer/dialects", "importer/dialects/onnxruntime", "importer/dialects/training_info")
 
-# Arrows of today that have to go. An entry that no longer occurs fails too: this list only shrinks.
+# Present arrows that must go. An entry that no longer occurs fails too: this list only shrinks.
 PENDING = {
 }
 
-MOST_FILES = 60  # of a folder
+MOST_FILES = 60  # in a folder
 MOST_ENTRIES = {"runtime": 14}
-PENDING_SIZES = set()  # folders that have to shrink, as PENDING
+PENDING_SIZES = set()  # folders that must shrink, as in PENDING
 
 SUFFIXES = {".h", ".hpp", ".inc", ".cpp", ".cu", ".cuh", ".c"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^">]+)[">]', re.MULTILINE)

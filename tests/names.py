@@ -12,7 +12,7 @@ import tempfile
 
 import cpp_source
 
-# Names of today that have to go. An entry that is no longer defined twice fails too: this list only shrinks.
+# Present names that must go. An entry that is no longer defined twice fails too: this list only shrinks.
 PENDING = frozenset()
 
 

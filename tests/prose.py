@@ -14,11 +14,11 @@ import cpp_source
 
 FOLDERS = (*cpp_source.PRODUCT, "bench", "tests", "docs", "samples", "scripts", "cmake")
 SUFFIXES = cpp_source.SOURCES | {".md"}
-WIDTH = 100  # of comments, but for a line that is a link
+WIDTH = 100  # for comments, except a line that is a link
 
 COMMENT = re.compile(r"^\s*(//|\*|/\*)|\s//\s")
 LINK = re.compile(r"^\s*(//|\*)\s+https?://\S+$")
-# (what is wrong, pattern, in comments alone)
+# (reason, pattern, only in comments)
 GATES = (
     ("a comment begins with a clause: say what it does, verb first",
      re.compile(r"^\s*(?://|\*|/\*)\s*(?:Of|What|Where|Those|That|Whose|Which)\b"), True),

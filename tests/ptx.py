@@ -24,7 +24,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "docs/internals/cuda-kernels.md"
 KEEP = ROOT / "cmake/keep_ptx.sh"
-WIDE = 16  # bytes of an access
+WIDE = 16  # bytes in an access
 
 SIXTEEN_BITS = "(__nv_bfloat16|__half)"
 # Kernels that load 16 bytes and store less: name and template arguments, and the reason.
@@ -35,7 +35,7 @@ NARROW_STORES = {
     r"column_kernel<float, \w+, (true|false), 4>": "a reduction stores a number a column",
     r"delta_kernel<\w+, [48]>": "a sum a query",
 }
-# Kernels that store 16 bytes and load less, likewise.
+# Kernels that store 16 bytes and load less, with the reason.
 NARROW_LOADS = {
     "dft_(load|turns)": "a complex number of two float64 values is made of numbers apart",
     f"(packs|convert)_kernel<{SIXTEEN_BITS}, float>": "casts of 8 bytes to four float32",
@@ -43,7 +43,7 @@ NARROW_LOADS = {
     "fill_kernel<Sixteen>": "it loads nothing",
     r"where_kernel<unsigned (int|long), \d>": "which of two operands is known an element at a time",
 }
-# Kernels that spill: the most bytes that are stored and loaded, and the reason.
+# Kernels that spill: the most bytes stored and loaded, and the reason.
 SPILLS = {
     "forward_held<float, 4, 32, 32>": (8, "rows of up to 1024 float32 in the registers of a warp, of which ptxas allows 64"),
     r"walk_kernel<\w+, (1|32)>": (16, "TopK of few, which walks a line by a thread or a warp"),
@@ -54,7 +54,7 @@ SPILLS = {
     "ctc_samples": (80, "logarithms of doubles are calls, around which registers are kept"),
     f"(keys|queries)_kernel<(float|{SIXTEEN_BITS}), (64|128), 8>": (80, "attention on CUDA cores, for what tensor cores do not take"),
 }
-# Kernels with values in local memory, likewise.
+# Kernels with values in local memory, with the reason.
 INDEXED = "its parameters hold an array, and the place in it is computed"
 LOCAL_MEMORY = {
     r"chain_kernel<\w+>": "the interpreter of chains, for where NVRTC is missing",
@@ -71,7 +71,7 @@ LOCAL_MEMORY = {
 class Kernel:
     name: str  # demangled
     arch: str
-    loads: int = 0  # of 16 bytes
+    loads: int = 0  # with 16 bytes
     stores: int = 0
     local: bool = False
     registers: int = 0
@@ -87,7 +87,7 @@ class Kernel:
 
 _ENTRY = re.compile(r"^(?:\.visible |\.weak )?\.entry (\w+)\(", re.MULTILINE)
 _ACCESS = re.compile(r"\b(ld|st)\.((?:\w+\.|\w+::\w+\.)*)global\.((?:[\w:]+\.)*)([bfsu])(\d+)\b")
-_SINES = "__cudart_sin_cos_coeffs"  # CUDA's own table, which sine and cosine of float64 read in pairs
+_SINES = "__cudart_sin_cos_coeffs"  # CUDA's own table; sine and cosine of float64 read it in pairs
 
 
 def ptx_kernels(text):
@@ -106,7 +106,7 @@ def ptx_kernels(text):
         yield entry[1], wide["ld"], wide["st"], ".local" in body
 
 
-# --- what ptxas says ---
+# --- the output of ptxas ---
 
 _COMPILING = re.compile(r"Compiling entry function '(\w+)' for '(sm_\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -234,7 +234,7 @@ def stale(kernels):
 COLUMNS = {"forward": "forward_kernel", "`log_sum` and `delta` found": "stats_kernel", "dq": "queries_kernel", "dk, dv": "keys_kernel"}
 TYPES = {"bfloat16": "__nv_bfloat16", "float16": "__half"}
 _CAPTION = re.compile(r"Registers a thread and bytes of shared memory a block of (\d+) threads \(nvcc ([\d.]+), (sm_\w+), (\w+);")
-REGISTERS, SHARED, RESERVED, UNIT = 65536, 227 * 1024, 1024, 8  # of a multiprocessor; a block's own; registers come by 8
+REGISTERS, SHARED, RESERVED, UNIT = 65536, 227 * 1024, 1024, 8  # per multiprocessor; per block; registers come by 8
 
 
 def blocks_held(registers, shared, threads):

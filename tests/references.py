@@ -18,7 +18,7 @@ import cpp_source
 CPP = cpp_source.SOURCES | {".c"}
 SCRIPTS = {".py", ".sh", ".cmake", ".txt"}
 NOT_OURS = {".git", "build", "third_party", "out", "__pycache__", "node_modules"}
-MADE = re.compile(r"^(?:build|generated|third_party)/|/out/|^samples/s$")  # by a build or a run; a rate
+MADE = re.compile(r"^(?:build|generated|third_party)/|/out/|^samples/s$")  # made by a build or a run; a rate
 PLACEHOLDER = re.compile(r"(?:^|[/._])(?:[A-Z]{4,}|name)(?=[/._]|$)")  # kernels/ops/FAMILY/NAME.cpp
 # Other projects, formats and people; examples; files that a build, an installation or a command makes.
 OUTSIDE = frozenset("""
@@ -29,7 +29,7 @@ OUTSIDE = frozenset("""
     GradScaler PeftModel
     FooGrad PascalCase clips.py commands.sh lines.py mel.py cube/my_operators.cpp include/onnx_fsdp.h kernels/cpu/multiarch.h
     """.split())
-# Flags of other programs, and a misspelt one.
+# Flags from other programs, and a misspelt one.
 OUTSIDE_FLAGS = frozenset("""
     --autotuning --isolation --launcher --output-on-failure --redirects --rm --role --shm-size
     --user-base
@@ -70,10 +70,10 @@ class Tree:
 
     def __init__(self, root):
         self.text = {}
-        self.paths = set()  # of files and folders, from the root and from every folder on the way
-        self.top = set()  # folders of the root
+        self.paths = set()  # files and folders, from the root and from every folder on the way
+        self.top = set()  # folders in the root
         self.programs = set()  # a source without its suffix
-        self.stems = set()  # NAME of a file NAME_test
+        self.stems = set()  # NAME in a file NAME_test
         self.words, self.flags, self.entries, self.cases, self.suites = set(), set(), set(), set(), set()
         for folder, folders, files in os.walk(root):
             folders[:] = [name for name in folders if name not in NOT_OURS]
@@ -98,7 +98,7 @@ class Tree:
         code = cpp_source.without_comments(text) if path.suffix in CPP else text
         self.words.update(re.findall(r"[A-Za-z_]\w*", code))
         self.flags.update(FLAG.findall(code))
-        if name.startswith("runtime/cli/"):  # an option stands there without its dashes
+        if name.startswith("runtime/cli/"):  # there an option has no dashes
             self.flags.update("--" + word for word in re.findall(r'"([a-z][a-z0-9-]*)"', code))
         if path.suffix in {".txt", ".cmake"}:
             self.entries.update(ENTRY.findall(code))

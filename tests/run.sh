@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# All checks of a change, on a bare Debian 12 too: setup, format, the release build with its tests, the tests of kernels
-# and of bits again with AVX2 alone, and the sanitizer build with the tests that need no real command. The labels `unit`
-# and `ranks` run with sanitizers alone: optimized code is looked at by `ops` and `procs`. Fails when any of them fails.
+# All checks of a change, on a bare Debian 12 too: setup, format, the release build with its tests, the kernel tests and
+# bit tests again with only AVX2, and the sanitizer build with the tests that need no real command. The labels `unit`
+# and `ranks` run only with sanitizers: `ops` and `procs` cover optimized code. Fails when any check fails.
 #
 #   tests/run.sh [ctest arguments]      e.g. tests/run.sh -R unit.shape
 set -euo pipefail
@@ -31,8 +31,8 @@ run_tests() {
 
 if [ $# = 0 ]; then
   build release --target tests_optimized
-  # Many tests wait more than they compute: for ranks that die, hosts that do not answer. The
-  # compiler fills the gaps, and gives way.
+  # Many tests wait more than they compute: for ranks that die, hosts that do not answer. The compiler fills the gaps,
+  # with low priority.
   beside=$(mktemp)
   # `|| true`: a build that has ended cannot be killed, and a trap that fails makes the whole run fail.
   trap 'kill "$dev_build" 2>/dev/null || true; rm -f "$beside"' EXIT
@@ -47,14 +47,14 @@ else
   build dev --target tests_in_process
 fi
 
-# A processor without AVX-512 has just run them.
+# A processor without AVX-512 has just run these kernels.
 if [ $# = 0 ] && grep -qw avx512f /proc/cpuinfo; then
   step "test release as a processor without AVX-512 runs it: oneDNN's kernels, OpenBLAS's and our own"
   ONEDNN_MAX_CPU_ISA=AVX2 OFSDP_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell \
     run_tests release -R '^(ops[.].*|procs[.](trajectory|same_bits|allocation))$'
 fi
 
-# Where there is nvcc: that the CUDA library compiles, links and loads; for one architecture, since each costs minutes.
+# With nvcc: checks that the CUDA library compiles, links and loads; for one architecture, since each costs minutes.
 nvcc=$(command -v "${CUDACXX:-nvcc}" || command -v /usr/local/cuda/bin/nvcc || true)
 if [ -n "$nvcc" ] && [ $# = 0 ]; then
   export OFSDP_CUDA_ARCHITECTURES=${OFSDP_CUDA_ARCHITECTURES:-90-real}

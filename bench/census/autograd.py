@@ -240,7 +240,7 @@ RULES = {
         a.get("padding_mode", b"zeros").decode(), bool(a.get("align_corners", 0))),
     "GlobalAveragePool": lambda a, x: x.mean(tuple(range(2, x.dim())), keepdim=True),
     "InstanceNormalization": lambda a, x, s, b: F.instance_norm(x, weight=s, bias=b, eps=a.get("epsilon", 1e-5)),
-    "DequantizeLinear": lambda a, q, s, z=None: (q.double() - (0 if z is None else z.double())) * s,   # of one scale
+    "DequantizeLinear": lambda a, q, s, z=None: (q.double() - (0 if z is None else z.double())) * s,   # for one scale
 }
 
 
@@ -263,7 +263,7 @@ def fused_conv(a, x, w, b=None, z=None):
     return F.relu(y) if "activation" in a else y
 
 
-FUSED = {   # of com.microsoft
+FUSED = {   # in com.microsoft
     "FusedConv": fused_conv,
     "BiasGelu": lambda a, x, b: F.gelu(x + b),
     "FusedMatMul": lambda a, x, y: a.get("alpha", 1.0) * ((x.mT if a.get("transA", 0) else x) @ (y.mT if a.get("transB", 0) else y)),

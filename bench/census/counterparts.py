@@ -36,7 +36,7 @@ import onnx.reference
 from onnx import TensorProto, helper, numpy_helper, version_converter
 
 LIMIT, MEMORY = 60, 8 << 30
-OPSET, IR_VERSION = 21, 10   # the newest of onnxruntime-training 1.19.2
+OPSET, IR_VERSION = 21, 10   # the newest for onnxruntime-training 1.19.2
 RATE = 100.0
 
 
@@ -129,7 +129,7 @@ def name_shapes(model, data):
         kinds[name] = helper.np_dtype_to_tensor_dtype(array.dtype)
         model.graph.value_info.append(helper.make_tensor_value_info(name, kinds[name], array.shape))
     for node in model.graph.node:
-        if node.op_type == "Cast" and kinds.get(node.input[0]) == node.attribute[0].i:   # left by float16 that became float32
+        if node.op_type == "Cast" and kinds.get(node.input[0]) == node.attribute[0].i:   # left by float16 -> float32
             node.op_type = "Identity"
             del node.attribute[:]
 
@@ -168,7 +168,7 @@ def prepared(task):
     if task["helped"]:
         axes = {t.name: len(t.dims) for t in model.graph.initializer}
         wide = [n for n in floats(model) if axes[n] > 1]
-        # simplify gives merged weights names of their own
+        # simplify gives merged weights new names
         names = [n for n in wide if n in task["names"]] or [n for n in wide if not task["names"] or n not in task["all"]]
     if not names:
         raise ValueError("no float32 initializer to train")

@@ -21,9 +21,9 @@ ort.set_default_logger_severity(4)
 RANGES = {TensorProto.INT8: (-128, 127), TensorProto.UINT8: (0, 255), TensorProto.INT16: (-32768, 32767),
           TensorProto.UINT16: (0, 65535), TensorProto.INT4: (-8, 7), TensorProto.UINT4: (0, 15)}
 NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-LEAST = 1e-30   # of a variance under a root
-SLOWEST = 1.0   # seconds of a first call of onnx's reference, above which float32 in ONNX Runtime is preferred
-LONGEST = 8     # seconds, after which such a call is broken off
+LEAST = 1e-30   # for a variance under a root
+SLOWEST = 1.0   # seconds: for a slower first call of onnx's reference, ONNX Runtime in float32 is preferred
+LONGEST = 8     # seconds until such a call is broken off
 
 
 def attributes(node):
@@ -260,7 +260,7 @@ def straight_through(model, feeds):
                      helper.make_node("Add", [p + "n", constant(p + "r", r)], [out])]
             floats.add(out)
         elif kind == "DequantizeLinear" and i[0] in pairs and list(pairs[i[0]].input[1:]) == i[1:]:
-            # In one piece: in units of a large scale (of masked scores) the value itself would be rounded away.
+            # In one piece: in units of a large scale (for masked scores) the value itself would be rounded away.
             x = np.asarray(known[pairs[i[0]].input[0]], np.float64)
             q, p = known[i[0]], out + ".pair"
             a = attributes(pairs[i[0]])
@@ -272,7 +272,7 @@ def straight_through(model, feeds):
                      helper.make_node("Min", [p + "m", constant(p + "high", high)], [p + "n"]),
                      helper.make_node("Add", [p + "n", constant(p + "r", (q - z) * s - np.clip(x, low, high))], [out])]
         elif kind == "DequantizeLinear" and i[0] not in floats and i[0] not in initializers:
-            made.append(node)   # integers that a Gather has picked from a table: constants
+            made.append(node)   # integers that a Gather picked from a table: constants
         elif kind == "DequantizeLinear":
             a = attributes(node)
             q = known.get(i[0])
@@ -314,7 +314,7 @@ def straight_through(model, feeds):
             made.append(helper.make_node(kind.removesuffix("Integer"), names, [out], **attributes(node)))
             floats.add(out)
         elif kind == "DynamicQuantizeLSTM":
-            # The states' rounding errors are inputs beside x, and R is the part of W that reads them.
+            # The states' rounding errors are inputs besides x, and the part R of W reads them.
             p, (x, w, r, *rest), x_errors, h_errors = out + ".lstm.", i[:8], *lstm_errors(node, known)
             directions, ways = h_errors.shape[1], []
             made.append(helper.make_node("Add", [x, constant(p + "x", x_errors)], [p + "rounded"]))
@@ -346,7 +346,7 @@ def straight_through(model, feeds):
             if kind == "Cast" and i[0] in floats:
                 made.append(helper.make_node("Identity", [i[0]], [out]))
                 continue
-            if kind == "Sqrt" and i[0] in dequantized:   # rounding took a variance to 0; beside it, differences would take roots of less
+            if kind == "Sqrt" and i[0] in dequantized:   # a variance rounded to 0; differences would take roots of less
                 made.append(helper.make_node("Max", [i[0], constant(out + ".least", LEAST)], [out + ".above"]))
                 node = helper.make_node("Sqrt", [out + ".above"], [out])
             if any(x in floats for x in i):
@@ -443,7 +443,7 @@ def along_channels(values, x):
 class Reference:
     """The reference evaluator of onnx, which has every operator of ONNX in double, behind the face of a session."""
 
-    operators = [BatchNormalization]   # in place of the evaluator's own
+    operators = [BatchNormalization]   # in place of the evaluator's class
 
     def __init__(self, model):
         self.evaluator = onnx.reference.ReferenceEvaluator(model, new_ops=self.operators)

@@ -14,7 +14,7 @@ VARIANTS = (("dynamo", r"dynamo\d+"), ("TorchScript", r"torchscript\d+"), ("ORT 
             ("float16", "(fused_)?float16"), ("dynamic int8", "dynamic_int8"), ("QDQ", "qdq(_channel)?"), ("QLinear", "qoperator"),
             ("NBits", r"nbits\d"), ("onnxslim, onnxsim", "onnxs.*"))
 PACKAGES = ("torch", "transformers", "timm", "torchvision", "onnx", "onnxscript", "onnxruntime", "onnxslim", "onnxsim")
-REASONS = (   # what a message means, for those that say it in many words
+REASONS = (   # the meaning of wordy messages
     (r"operators without a kernel: (.*)", lambda m: "no kernel: " + ", ".join(re.findall(r"([\w.]+) \(\d+ nodes?", m[1]))),
     (r"number of iterations is not known", lambda m: "a Loop whose number of iterations depends on the batch"),
 )
@@ -62,7 +62,7 @@ def processor():
         return next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "unknown")
 
 
-OTHER_REASONS = (   # what a counterpart's message means: a pattern and a name
+OTHER_REASONS = (   # the meaning of a counterpart's messages: a pattern and a name
     (r"no gradient rule for op type '(\w+)'", "no gradient of {}"),
     (r"gradient builder has not been registered: (\w+)", "no gradient of {}"),
     (r"Gather with rank-\d+ indices", "no gradient of Gather with indices of two axes or more"),

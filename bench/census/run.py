@@ -41,7 +41,7 @@ from onnx import TensorProto, numpy_helper
 import graphs
 
 WIDTHS = {True: (1e-5, 1e-6, 1e-7), False: (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5)}   # in double, in float32
-SECONDS = 0.5   # of processor time for the differences of a file, which decides how many tensors are sampled
+SECONDS = 0.5   # processor time for a file's differences; it decides how many tensors are sampled
 RATE = 1e4
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
@@ -144,7 +144,7 @@ def probe_one(probe, name_list, gradients, scales, direction, floor, room=0.02):
             return "right" if between else "wrong", expected, best[0]
     scale = max(abs(expected), abs(best[0]), unit)
     if best[1] > 0.1 * scale:
-        # Nothing can be said, except that a difference far beyond the uncertainty is wrong.
+        # Undecidable, except that a difference far beyond the uncertainty is wrong.
         return ("wrong" if abs(best[0] - expected) > 5 * best[1] else "unresolved"), expected, best[0]
     return ("right" if abs(best[0] - expected) <= room * scale + best[1] else "wrong"), expected, best[0]
 
@@ -203,7 +203,7 @@ def by_autograd(model, gradients, scales, feeds, prediction, loss, reference, ro
         lengths = {n: float(np.linalg.norm(g)) for n, g in found.items()}
         floor = 1e-4 * max(lengths.values())
         drawn += [found] if nudge is not None else []
-        rounding = 2.0 ** -24 * abs(reference)   # of the float32 terms of a sum that may be 0: a bias before a Softmax
+        rounding = 2.0 ** -24 * abs(reference)   # for the float32 terms in a sum that may be 0: a bias before a Softmax
         results.append({n: float(np.maximum(0.0, np.linalg.norm(gradients[n] - found[n]) - rounding)) / max(lengths[n], floor)
                         for n in gradients})
     if not results:
@@ -241,9 +241,9 @@ def kind_of(model):
 class Case:
     """How a file is tried: its inputs, its loss and further options. bench/shipped has cases of its own."""
 
-    options = ()   # of fsdp-run
-    every = False    # whether autograd judges every tensor, too, where differences are right
-    spread = False   # whether gradients of integers may be as far apart as roundings put PyTorch's own
+    options = ()   # for fsdp-run
+    every = False    # whether autograd also judges every tensor with right differences
+    spread = False   # whether gradients with integers may differ as much as roundings move PyTorch's own
     loss = Loss
 
     def __init__(self, path):
@@ -266,7 +266,7 @@ class Case:
         return len(next(iter(feeds.values())))
 
 
-ROOM = {"float": (2e-5, 1e-4), "narrow": (1e-4, 2e-2), "integers": (1e-3, 2e-2)}   # of the first loss, of the written file's
+ROOM = {"float": (2e-5, 1e-4), "narrow": (1e-4, 2e-2), "integers": (1e-3, 2e-2)}   # first loss, written file's
 
 
 def census(path, program, plant, folder, case=None):
@@ -292,7 +292,7 @@ def census(path, program, plant, folder, case=None):
     rows = str(case.save(data, feeds, loss))
     common = [program, path, "--data", data, "--loss", loss.kind, "--prediction", prediction, "--labels", "labels", "--batch-size",
               rows, "--no-shuffle", "--threads", "1", "--metrics", folder + "/metrics.jsonl", "--verbose", "on",
-              *case.options]  # what is trained is read from its table
+              *case.options]  # the run's table tells which parameters are trained
     began = time.time()
     status, out, message = run(*common, "--steps", "1", "--optimizer", "sgd", "--lr", str(RATE), "--checkpoint-dir", folder + "/ck")
     row.update(status=status, seconds=round(time.time() - began, 2), loss_kind=loss.kind, reference=reference)

@@ -31,7 +31,7 @@ class Conv(OpRun):
 OPERATORS = [Conv]
 
 
-# What census/autograd.py lacks; `a`: the attributes, inputs are PyTorch's tensors.
+# Operators that census/autograd.py lacks; `a`: the attributes, inputs are PyTorch's tensors.
 
 def window(a, x, kernel):
     """x with its border, for an operator without one; NOTSET takes `pads`."""

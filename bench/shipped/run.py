@@ -48,7 +48,7 @@ import graphs  # noqa: E402
 import operators  # noqa: E402
 from reasons import reason_of  # noqa: E402
 
-graphs.SLOWEST, graphs.LONGEST, census.SECONDS = 1.5, 20, 1.0   # these files are larger than the census'
+graphs.SLOWEST, graphs.LONGEST, census.SECONDS = 1.5, 20, 1.0   # these files are larger than the census's
 autograd.RULES.update(operators.RULES)
 graphs.Reference.operators = [*graphs.Reference.operators, *operators.OPERATORS]
 WORD = re.compile(r"(?P<name>.+?)(?:=(?P<shape>[\dx]+)(?:<(?P<below>\d+))?|:=(?P<value>-?[\d.e]+)|@(?P<axis>\d+|-)|~(?P<kind>letters)|\*(?P<scale>[\d.]+)|(?P<chosen>!))$")

@@ -43,7 +43,7 @@ def export():
                       dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
     model = onnx.load(path)
     weights = {tensor.name for tensor in model.graph.initializer}
-    for node in model.graph.node:  # of its metadata keep the modules, where weights are read
+    for node in model.graph.node:  # keeps only the modules from the metadata, where weights are read
         kept = [entry for entry in node.metadata_props if entry.key.endswith(("name_scopes", "class_hierarchy"))]
         del node.metadata_props[:]
         node.metadata_props.extend(kept if weights.intersection(node.input) else [])

@@ -6,12 +6,12 @@
 #SBATCH --time=24:00:00
 #SBATCH --signal=TERM@120
 #SBATCH --requeue
-# One task a rank: srun starts all, fsdp-run reads from SLURM_PROCID which it is. Two minutes before the time is up Slurm
-# sends SIGTERM: the run saves and ends; queued again, it goes on from there.
+# One task a rank: srun starts all, and fsdp-run reads its rank from SLURM_PROCID. Two minutes before the time is up
+# Slurm sends SIGTERM: the run saves and ends; queued again, it goes on from there.
 #   sbatch slurm.sh model.onnx [options of fsdp-run]
 set -euo pipefail
 : "${1:?usage: sbatch slurm.sh model.onnx [options]}"
-# Where the ranks of several hosts meet: any host of the job will do, and a port that no other job uses.
+# The meeting point of the ranks: any host in the job, and a port that no other job uses.
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 export MASTER_ADDR MASTER_PORT

@@ -5,7 +5,7 @@
 #SBATCH --cpus-per-task=32
 #SBATCH --time=24:00:00
 #SBATCH --signal=TERM@120
-# One launcher a host, each with eight ranks: a rank that fails has all started again from the latest checkpoint, without
+# One launcher a host, each with eight ranks: if a rank fails, all start again from the latest checkpoint, without
 # leaving the queue. --no-kill and --min-nodes let the run go on when a host is lost.
 #   sbatch slurm_restarts.sh model.onnx [options of fsdp-run]
 set -euo pipefail

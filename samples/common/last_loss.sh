@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints "validation loss 1.9076": the loss of the last evaluation in a metrics file.
+# Prints "validation loss 1.9076": the loss in a metrics file's last evaluation.
 #
 #   samples/common/last_loss.sh METRICS.jsonl
 set -euo pipefail

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Draws the losses of a run as an SVG: a metrics file (JSON Lines) in, a picture out. The thin line is the loss of each
-# step, the thick one its running mean, the dots are evaluations. Needs awk and nothing else.
+# Draws a run's losses as an SVG: a metrics file (JSON Lines) in, a picture out. The thin line is the loss in each
+# step, the thick one the running mean, the dots are evaluations. Needs only awk.
 #
 #   samples/common/plot.sh METRICS.jsonl OUT.svg [TITLE]
 set -euo pipefail
 metrics=$1 out=$2 title=${3:-loss}
 trap 'rm -f "$out.part"' EXIT
 LC_ALL=C awk -v title="$title" -v source="$metrics" '
-  # The number behind "key": in the line; "" for null or none.
+  # The number after "key": in the line; "" for null or none.
   function field(key,  at, rest) {
     at = index($0, "\"" key "\":")
     if (at == 0) return ""
@@ -21,7 +21,7 @@ LC_ALL=C awk -v title="$title" -v source="$metrics" '
   }
   function px(step) { return sprintf("%.1f", left + width * step / last) }
   function py(loss) { return sprintf("%.1f", top + height * (high - loss) / (high - low)) }
-  # A round distance between about five lines of a grid.
+  # A round distance between about five grid lines.
   function pace(range,  unit) {
     unit = 10 ^ int(log(range / 5) / log(10) - (range < 5 ? 1 : 0))
     while (range / unit > 6) unit *= (range / unit > 12) ? 5 : 2
@@ -57,7 +57,7 @@ LC_ALL=C awk -v title="$title" -v source="$metrics" '
     for (x = 0; x <= last; x += unit) words(px(x), top + height + 18, "middle", x)
     words(left + width / 2, top + height + 36, "middle", "step")
     line(left "," top " " left "," top + height " " left + width "," top + height, "black", 1)
-    half = int(n / 80)  # of the window of the running mean
+    half = int(n / 80)  # of the running mean
     for (i = 1; i <= n; i++) total[i] = total[i - 1] + loss[i]
     for (i = 1; i <= n; i++) {
       from = i > half ? i - half : 1

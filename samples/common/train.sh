@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the samples that draw their losses share: installs what is missing, builds, trains samples/NAME/NAME.onnx with the
-# settings next to it, draws out/loss.svg and prints the loss of the last evaluation.
+# Shared by the samples that draw their losses: installs missing packages, builds, trains samples/NAME/NAME.onnx with
+# the settings next to it, draws out/loss.svg and prints the last evaluation's loss.
 #
 #   samples/common/train.sh NAME TITLE [options of fsdp-run]
 set -euo pipefail

@@ -86,7 +86,7 @@ def export(vocabulary):
                       input_names=["tokens"], output_names=["logits"], opset_version=20, dynamo=True, optimize=False,
                       external_data=False, dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
     model = onnx.load(path)
-    for node in model.graph.node:  # of its metadata keep the modules
+    for node in model.graph.node:  # keeps only the modules from the metadata
         kept = [entry for entry in node.metadata_props if entry.key.endswith(("name_scopes", "class_hierarchy"))]
         del node.metadata_props[:]
         node.metadata_props.extend(kept)

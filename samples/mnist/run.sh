@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Trains a small convolutional network on MNIST with two ranks, fully sharded, from nothing but Debian 12: installs what
-# is missing, builds, trains one epoch, and prints the accuracy on the test images as its last line.
-# Settings: mnist.yaml beside this file. Result: out/mnist.onnx and out/metrics.jsonl.
+# Trains a small convolutional network on MNIST with two ranks, fully sharded, from nothing but Debian 12: installs
+# missing packages, builds, trains one epoch, and prints the accuracy on the test images as its last line.
+# Settings: mnist.yaml in this folder. Result: out/mnist.onnx and out/metrics.jsonl.
 #
 #   samples/mnist/run.sh [options of fsdp-run]      e.g. samples/mnist/run.sh --epochs 3 --nproc-per-node 4
 set -euo pipefail

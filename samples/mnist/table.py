@@ -51,7 +51,7 @@ class Row:
         return (f"{name:27} {self.units:5} {self.seconds:8.2f} {self.ms:12.2f} {self.planned_ms:8.2f} {self.ms / first.ms:7.2f} "
                 f"{self.peak[0] / 1e6:12.2f} {others / 1e6:9.2f}  {same}")
 
-    def name_of(self, step):  # as the trace has it
+    def name_of(self, step):  # as in the trace
         if step["step"] == "Run":
             return step["node"]
         if "unit" in step:

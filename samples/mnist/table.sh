@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The table of PyTorch's FSDP tutorial on this machine: time and peak memory of the same training without sharding, fully
-# sharded with one unit, with units by size, and with --wrap auto; planned and measured. Trains one epoch each, and draws
-# time and memory in samples/mnist/out/table.
+# The table of PyTorch's FSDP tutorial on this machine: time and peak memory of the same training without sharding,
+# fully sharded with one unit, with units by size, and with --wrap auto; planned and measured. Trains one epoch each,
+# and draws time and memory in samples/mnist/out/table.
 #
 #   samples/mnist/table.sh [options of fsdp-run]      e.g. samples/mnist/table.sh --nproc-per-node 4 --steps 200
 set -euo pipefail
@@ -16,7 +16,7 @@ run() { # NAME option...: leaves NAME.plan.json, NAME.jsonl and NAME.trace.json
   shift
   build/release/fsdp-run plan samples/mnist/mnist.onnx --json --eval-data none "$@" >"$out/$name.plan.json"
   build/release/fsdp-run samples/mnist/mnist.onnx --eval-data none --run-dir none --metrics "$out/$name.jsonl" "$@" >"$out/$name.log"
-  # The trace takes memory itself.
+  # The trace itself takes memory.
   build/release/fsdp-run samples/mnist/mnist.onnx --eval-data none --run-dir none --trace "$out/$name.trace.json" "$@" --steps 20 >/dev/null
 }
 

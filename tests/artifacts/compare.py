@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-# onnxruntime.training itself asks for torch; what we need of it does not.
+# onnxruntime.training asks for torch; the parts that we need do not.
 package = types.ModuleType("onnxruntime.training")
 package.__path__ = [os.path.join(os.path.dirname(onnxruntime.__file__), "training")]
 sys.modules[package.__name__] = package

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The trainer of ONNX Runtime itself against fsdp-run, on the recorded artifacts. Called by CTest:
+# ONNX Runtime's own trainer against fsdp-run, on the recorded artifacts. Called by CTest:
 #
 #   tests/artifacts/run.sh FSDP_RUN [FOLDER]
 #
-# onnxruntime-training 1.19.2, its last release, is installed once into FOLDER (build/ort_training) from PyPI: 340 MB.
-# Exit status 77, which CTest shows as skipped, when it cannot be had; OFSDP_ORT_PYTHON names a Python that has it.
+# onnxruntime-training 1.19.2, the last release, is installed once into FOLDER (build/ort_training) from PyPI: 340 MB.
+# Exit status 77, which CTest shows as skipped, if it is unavailable; OFSDP_ORT_PYTHON names a Python that has it.
 set -euo pipefail
 export OFSDP_RUN_DIR=none
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -17,7 +17,7 @@ skip() { echo "long.artifacts is skipped: $*"; exit 77; }
 install() {
   mkdir -p "$store"
   exec 9>"$store/.lock"
-  flock 9 # presets tested at the same time install once
+  flock 9 # presets tested at the same time install only once
   local want
   want=$(sha256sum <"$here/requirements.txt")
   [ "$(cat "$store/.stamp" 2>/dev/null)" = "$want" ] && return

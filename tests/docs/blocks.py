@@ -12,8 +12,8 @@ PROMPT = "$ "
 
 @dataclasses.dataclass
 class Block:
-    path: str    # from the root of the repository
-    line: int    # of its first line, from 1
+    path: str    # from the repository's root
+    line: int    # the first line's number, from 1
     lines: list  # without the indentation
 
     def is_shell(self):
@@ -34,7 +34,7 @@ def is_command(line):
     if line.startswith(PROMPT):
         return True
     words = ASSIGNMENTS.sub("", line).split()
-    if not words or words[0] == "fsdp-run:":  # a message of the program
+    if not words or words[0] == "fsdp-run:":  # a message from the program
         return False
     return words[0].rpartition("/")[2] in PROGRAMS or bool(SCRIPT.match(words[0]))
 
@@ -57,5 +57,5 @@ def blocks_of(path, text):
     for block in found:
         while block.lines and not block.lines[-1]:
             block.lines.pop()
-        block.lines = textwrap.dedent("\n".join(block.lines)).splitlines()  # those of list items stand deeper
+        block.lines = textwrap.dedent("\n".join(block.lines)).splitlines()  # blocks in list items are indented more
     return found

@@ -20,7 +20,7 @@ PAGES = ("docs/troubleshooting.md", "docs/howto/*.md")
 SUFFIXES = {".cpp", ".h", ".cu", ".inc"}
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 BETWEEN = re.compile(r"\s*")
-# Lines of other programs: the loader, CMake, a shell.
+# Lines from other programs: the loader, CMake, a shell.
 OUTSIDE = {"GLIBC_2.34 not found", "fsdp-run: command not found", "libonnx_fsdp.so.0: cannot open shared object file",
            "Could not find OnnxFsdp"}
 

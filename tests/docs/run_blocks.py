@@ -31,7 +31,7 @@ import blocks
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-PATIENCE = 60  # seconds for a block
+PATIENCE = 60  # seconds per block
 PROMPT = blocks.PROMPT
 
 
@@ -258,7 +258,7 @@ def planned(command):
     return re.sub(r"\bfsdp-run ", "fsdp-run plan ", command)
 
 
-def any_rank(line):  # several may fail in the same way, and one of them says so
+def any_rank(line):  # several may fail in the same way, and one reports it
     return re.sub(r"\brank \d+:", "rank N:", line)
 
 

@@ -14,11 +14,11 @@ import tempfile
 import blocks
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MAX_WORDS = 20000  # of all pages together
+MAX_WORDS = 20000  # on all pages together
 MAX_SENTENCE = 25  # words
 MAX_COLUMNS = 120
-GENERATED = "docs/reference/options.md"  # its lines are as long as the tables of the program make them
-# At most one in 1,000 words of a page, and of all pages together: each hides the subject of its sentence.
+GENERATED = "docs/reference/options.md"  # its lines are as long as the program's tables make them
+# At most one in 1,000 words on a page, and on all pages together: each hides the subject of a sentence.
 RARE = {word: re.compile(rf"\b{word}\b", re.IGNORECASE)
         for word in ("what", "whose", "those", "stands", "said", "no further", "alone")}
 RARE["So, at a sentence's head"] = re.compile(r"^So\b")

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Fuzzes one reader with libFuzzer under AddressSanitizer and UBSan. Run by hand, after the release build:
 #
-#   tests/fuzz/run.sh TARGET [SECONDS] [BUILD]      TARGET: a file of this folder; 600 seconds, build/release
+#   tests/fuzz/run.sh TARGET [SECONDS] [BUILD]      TARGET: a file in this folder; 600 seconds, build/release
 #
-# Needs clang with libFuzzer (Debian: clang-14, libclang-rt-14-dev). Ends with exit status 0 and the last line of
-# libFuzzer's, or with the input that failed in the scratch folder that it names.
+# Needs clang with libFuzzer (Debian: clang-14, libclang-rt-14-dev). Ends with exit status 0 and libFuzzer's last line,
+# or with the failing input in the scratch folder that it names.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 target=$1
@@ -15,7 +15,7 @@ scratch=$(mktemp -d)
 prefix=$root/third_party/prefix
 cd "$root"
 
-# The readers themselves with the sanitizers; what they stand on as it was built.
+# Only the readers have the sanitizers; the code below them is as built.
 corpus=()
 case $target in
   import_plan)
@@ -27,7 +27,7 @@ case $target in
     corpus=(tests/fixtures/images/files/*)
     ;;
   data_files) sources=(runtime/data/*.cpp runtime/data/images/{.,codecs}/*.cpp) ;;
-  parquet) # Arrow's reader itself as the wheel has it
+  parquet) # Arrow's reader as in the wheel
     sources=(runtime/data/parquet_rows.cpp runtime/data/parquet/library.cpp)
     corpus=(tests/fixtures/parquet/*)
     export LD_LIBRARY_PATH=$build

@@ -19,7 +19,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = ("importer", "kernels", "runtime")
-MOST = 2000  # graphs for a fault
+MOST = 2000  # graphs per fault
 WAYS = ("plain,eager,recompute,accumulate,bfloat16", "two_ranks,three_ranks")  # one after the other
 HEADER = """#pragma once
 #include <cstdlib>
@@ -149,7 +149,7 @@ def apply(to):
         made, count = pattern(right).subn(lambda _: guarded(number, right, wrong), text)
         if count != 1:
             sys.exit(f"planted.py: {path}: expected fault {number} to be new there, found {count} places")
-        if include not in made:  # after `#pragma once` of a header
+        if include not in made:  # after a header's `#pragma once`
             made = made.replace("#pragma once\n", "#pragma once\n" + include) if path.suffix == ".h" else include + made
         path.write_text(made, encoding="utf-8")
     (to / "kernels/base/planted.h").write_text(HEADER, encoding="utf-8")
@@ -178,7 +178,7 @@ def search(tree, numbers, ways, count, report):
             sys.exit(f"planted.py: random_graphs ended with {made.returncode} without a fault, after seed {last}")
         left.remove(tried[0])
         report(tried[0], last, tried[1], f"the program ended with {made.returncode}")
-        seed = last  # the same graph again, for the others
+        seed = last  # the same graph again, for the other faults
     return left
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Random graphs against the operators' references, as many as one likes: a line for each defect, then a total, which is
-# added to the table of docs/internals/correctness.md.
+# Random graphs against the operators' references, any number: a line for each defect, then a total, which is
+# added to the table in docs/internals/correctness.md.
 #
 #   tests/graphs/run.sh --count N [--seed S] [--ways all|plain,..] [--rotate] [--only RECIPE,..] [--build DIR] [--no-total]
 #   tests/graphs/run.sh --count N --device    the CUDA library's kernels, on the emulated device (target emulated_device)
 #
-# What fails is cut down and kept in tests/graphs/found. After the release build: cmake --build --preset release --target random_graphs
+# Failing graphs are cut down and kept in tests/graphs/found. After the release build: cmake --build --preset release
+# --target random_graphs
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$root/build/release

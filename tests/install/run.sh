@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `cmake --install` into a scratch prefix, which then moves: its files, and samples/library/train.c built against it by
-# CMake and by pkg-config, with the losses of the same program in the build folder. The Python package on its component
-# runtime, as `pip wheel` lays it out, finds library and program.
+# `cmake --install` into a scratch prefix, which then moves: the installed files, and samples/library/train.c built
+# against it by CMake and by pkg-config, with the losses of the same program in the build folder. The Python package on
+# the component runtime, as `pip wheel` lays it out, finds library and program.
 #
 #   run.sh SOURCE_FOLDER BUILD_FOLDER PROGRAM_OF_THE_SAMPLE
 set -euo pipefail
@@ -21,7 +21,7 @@ for file in bin/fsdp-run lib/libonnx_fsdp.so.0 lib/libonnx_fsdp.so lib/libofsdp_
 done
 ! readelf -SW prefix/lib/libonnx_fsdp.so.0 | grep -q debug_line || fail "libonnx_fsdp.so.0: expected no debug information"
 
-# Everything that it needs is found, and nothing of it in the source or build folder.
+# The loader finds every library, and none in the source or build folder.
 loaded=$(ldd prefix/lib/libonnx_fsdp.so.0 prefix/lib/libofsdp_openblas.so)
 ! grep -E "not found|$source" <<<"$loaded" || fail "expected libraries of the prefix and the system"
 

@@ -110,7 +110,7 @@ def result_of(folder, run):
             copy = onnx.ModelProto()
             copy.CopyFrom(model)
             found = run(copy, inputs, in_paths)
-        except Exception as error:  # a refusal, by any class of error
+        except Exception as error:  # a refusal, whatever the error's class
             text = " ".join(str(error).split())
             return ("no implementation: " if "mplement" in text else "refused: ") + text[:120]
         for got, expected in zip(found, outputs):

@@ -3,9 +3,9 @@
 #
 #   tests/nodes/run.sh NODE_RUNNER [FOLDER]
 #
-# The tests are generated once (10 seconds) into FOLDER (build/node_tests) with the packages of requirements.txt, which
-# come from PyPI. Exit status 77, which CTest shows as skipped, when they cannot be had; OFSDP_NODE_TESTS names a folder
-# of tests that is there already.
+# The tests are generated once (10 seconds) into FOLDER (build/node_tests) with the packages in requirements.txt, which
+# come from PyPI. Exit status 77, which CTest shows as skipped, if they are unavailable; OFSDP_NODE_TESTS names a folder
+# with existing tests.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 runner=$1
@@ -17,7 +17,7 @@ skip() { echo "ops.nodes is skipped: $*"; exit 77; }
 generate() {
   mkdir -p "$store"
   exec 9>"$store/.lock"
-  flock 9 # presets tested at the same time generate once
+  flock 9 # presets tested at the same time generate only once
   local want
   want=$(cat "$here/requirements.txt" "$here/generate.py" | sha256sum)
   [ "$(cat "$store/.stamp" 2>/dev/null)" = "$want" ] && return

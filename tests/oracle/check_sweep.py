@@ -129,7 +129,7 @@ def judge(result, taken, limit):
         return ("differs" if code == 1 and found else "failed"), errors
     if found["parameters"]:
         return "agrees", ""
-    # nothing to compare is nothing missed: a model of which no parameter is trained
+    # a model without trained parameters has nothing to compare, so nothing is missed
     return ("nothing compared" if found["loss"][1] is None else "loss only" if found["not_checked"] else "agrees"), ""
 
 

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 import draw_tokenizers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LARGER = 10  # than the vocabularies of the fixtures
+LARGER = 10  # than the fixtures' vocabularies
 
 
 def identity():

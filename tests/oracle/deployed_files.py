@@ -93,7 +93,7 @@ def check_forms(program, folder):
     x, labels = normal(ROWS, 2, 7, 7), RANDOM.integers(0, 3, ROWS)
     np.save(folder / "data/x.npy", x)
     np.save(folder / "data/labels.npy", labels)
-    # One rank: several normalize by their own batches, and evaluate with statistics of their own.
+    # One rank: several would normalize by separate batches, and evaluate with separate statistics.
     train = [program, folder / "model.onnx", "--loss", "cross_entropy", "--eval-data", folder / "data", "--epochs", "3", "--batch-size",
              "5", "--lr", "0.02", "--metrics", folder / "m.jsonl", "--output"]
     same, inference = folder / "same.onnx", folder / "inference.onnx"
@@ -109,7 +109,7 @@ def check_forms(program, folder):
     scores = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     found = -scores[np.arange(ROWS), labels].mean()
     assert abs(found - loss) < 1e-5 * loss, (found, loss)
-    for path in (same, inference):  # predict switches training off by itself
+    for path in (same, inference):  # predict switches training off itself
         run(program, "predict", path, "--data", folder / "data", "-o", folder / "p.npy", "--batch-size", "4")
         close(np.load(folder / "p.npy"), logits)
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# gradient_graphs.py on the small models of the tests, with the onnx package that tests/nodes/run.sh installs. Called by
+# gradient_graphs.py on the tests' small models, with the onnx package that tests/nodes/run.sh installs. Called by
 # CTest:
 #
 #   tests/oracle/gradient_graphs.sh FSDP_RUN [STORE]
 #
-# STORE is build/node_tests. Exit status 77, which CTest shows as skipped, when the package is not there.
+# STORE is build/node_tests. Exit status 77, which CTest shows as skipped, if the package is missing.
 set -euo pipefail
 export OFSDP_RUN_DIR=none
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -95,7 +95,7 @@ class Case:
         made.set_adapter_version(3)
         made.set_model_version(4)
         values = {n: onnxruntime.OrtValue.ortvalue_from_numpy(a) for n, a in self.arrays(adapter).items()}
-        made.set_parameters(values)   # of which it keeps the addresses
+        made.set_parameters(values)   # it keeps their addresses
         made.export_adapter(str(path))
 
     def check(self, path):

@@ -265,10 +265,10 @@ CASES = {
 
 LEGACY = {"dynamo": False, "opset_version": 17, "do_constant_folding": False}
 DYNAMO = {"dynamo": True, "optimize": False}
-# Where there are more than these two. Only models without tied weights keep their meaning when constants are folded.
+# Files with more than these two exports. Only models without tied weights keep their meaning when constants are folded.
 EXPORTS = {
     "residual": {"legacy": LEGACY, "legacy_13": {**LEGACY, "opset_version": 13}},
-    "switch": {"legacy": LEGACY},  # torch.export refuses its loop over the experts that are hit
+    "switch": {"legacy": LEGACY},  # torch.export refuses the loop over the chosen experts
     "mixtral": {"legacy": LEGACY, "legacy_14": {"dynamo": False, "opset_version": 14},
                 "dynamo_25": {"dynamo": True, "opset_version": 25}},
 }

@@ -54,7 +54,7 @@ def spread(v, shape, axis, block):
         return v.repeat_interleave(block, dim=axis).narrow(axis, 0, shape[axis])
     if len(shape) == 1:
         return v
-    if v.dim() == 2:   # of an LSTM's gates
+    if v.dim() == 2:   # an LSTM's gates
         return v.unsqueeze(1)
     dims = [1] * len(shape)
     dims[axis] = -1
@@ -164,7 +164,7 @@ class Walker:
             i = list(n.input) + [""] * 9
             get = lambda name: v[name] if name in v else self.get(name)  # noqa: E731
             op = n.op_type
-            if n.name.startswith("bias."):   # ConvInteger has done these
+            if n.name.startswith("bias."):   # ConvInteger has handled these
                 continue
             if op == "QuantizeLinear":
                 y = self.fake(get(i[0]), i[1], i[2], a.get("axis", 1), a.get("block_size", 0))

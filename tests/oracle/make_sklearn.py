@@ -31,7 +31,7 @@ def flowers():
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent / "fixtures/sklearn")
     root.mkdir(parents=True, exist_ok=True)
-    warnings.filterwarnings("ignore")  # a few iterations do not converge, and must not
+    warnings.filterwarnings("ignore")  # a few iterations do not converge, on purpose
     x, names = flowers()
     lines = [",".join(COLUMNS + ["kind"])] + [",".join([f"{v:g}" for v in row] + [name]) for row, name in zip(x, names)]
     (root / "flowers.csv").write_text("\n".join(lines) + "\n")

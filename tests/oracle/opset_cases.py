@@ -5,7 +5,7 @@ from onnx.reference import ReferenceEvaluator
 
 from opset_node import NEWEST, Draw, case, feeds_of, floats, init, ints, model_of, newer
 
-SAME = newer(13)  # the node as it stands, in opset 13
+SAME = newer(13)  # the unchanged node, in opset 13
 
 
 def without(*names):

@@ -28,8 +28,8 @@ class Case:
         self.op, self.name, self.inputs, self.attributes = op, name, inputs, attributes or {}
         self.since, self.until, self.outputs, self.like = since, until, outputs, like
         self.note = note  # goes into the table
-        self.wrong = wrong  # why ONNX Runtime's result is not the standard's; `like` is
-        self.refused = refused  # a part of the message with which the file is refused
+        self.wrong = wrong  # why ONNX Runtime's result breaks the standard; the result of `like` does not
+        self.refused = refused  # a part of the refusal's message
         self.exact = exact  # `like` is the expected value, since ONNX Runtime's is rounded where it is 0
         self.skip_outputs = skip_outputs  # not compared, since the standard leaves them open
 

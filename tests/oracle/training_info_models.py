@@ -87,7 +87,7 @@ class Algorithm:
     def state(self, name, value, packed=False):
         value = np.asarray(value)
         made = tensor(name, value)
-        if packed:  # as helper.make_tensor leaves it: int64_data, of varints
+        if packed:  # as helper.make_tensor does it: int64_data, with varints
             made = helper.make_tensor(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape,
                                       value.ravel().tolist())
         self.initializers.append(made)
@@ -317,7 +317,7 @@ def expected(update, kinds):
     return losses, {k: v.ravel().tolist() for k, v in state.items()}
 
 
-# --- what is wrong
+# --- faults
 
 
 def bad(change):

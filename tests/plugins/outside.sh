@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the header, builds the examples and a skeleton outside of the tree against it, and checks
-# them with this build's fsdp-run: outside.sh CMAKE SOURCE_DIR BUILD_DIR
+# Installs the header, builds the examples and a skeleton outside the tree against it, and checks them with this build's
+# fsdp-run: outside.sh CMAKE SOURCE_DIR BUILD_DIR
 set -eu
 cmake=$1 source=$2 build=$3
 folder=$(mktemp -d)

@@ -270,7 +270,7 @@ class OwnRanks(unittest.TestCase):
                     lambda: trainer.step({name: rows[:7] for name, rows in DATA.items()}))
             refused("array 'x': expected one of float32", lambda: trainer.step({"x": numpy.array([1j])}))
             refused("parameters: expected a trainer in this process", trainer.parameters)
-            trainer.step(DATA)  # what is refused here reaches no rank
+            trainer.step(DATA)  # a refused call reaches no rank
         refused("step: expected a trainer that is open", lambda: trainer.step(DATA))
 
     def test_a_warning_comes_once(self):
@@ -318,7 +318,7 @@ class OwnRanks(unittest.TestCase):
             with self.assertRaises(KeyboardInterrupt):
                 while True:
                     last = trainer.step(DATA).step
-            self.assertIn(trainer.step(DATA).step - last, (1, 2))  # the call that was interrupted may have been made
+            self.assertIn(trainer.step(DATA).step - last, (1, 2))  # the interrupted call may have been made
             trainer.save(pathlib.Path(folder) / "a.onnx")
 
     def test_none_outlives_its_caller(self):

@@ -1,10 +1,10 @@
-# What run.sh and bench/gpu_vs_pytorch.sh need of a host with a GPU; to be sourced in the root of the tree, with the
-# targets that are built where there is no build: it unpacks build/gpu/bundle.tar.xz (pack.sh), or builds, and lets the
-# loader look where the libraries lie.
+# For run.sh and bench/gpu_vs_pytorch.sh on a host with a GPU; to be sourced in the root of the tree, with the targets
+# to build if there is no build. Unpacks build/gpu/bundle.tar.xz (pack.sh), or builds, and tells the loader where the
+# libraries are.
 #
 # OFSDP_BUILD              the build, build/cuda; exported
-# OFSDP_CUDA_LIBRARY       the device library, that of the build; exported where there is one
-# OFSDP_HOST_LIBRARY_PATH  LD_LIBRARY_PATH as it was found, for programs that are not ours; exported
+# OFSDP_CUDA_LIBRARY       the device library, by default the build's; exported if there is one
+# OFSDP_HOST_LIBRARY_PATH  the old LD_LIBRARY_PATH, for programs that are not ours; exported
 export OFSDP_BUILD=${OFSDP_BUILD:-build/cuda} OFSDP_RUN_DIR=none
 bundle=build/gpu/bundle.tar.xz
 
@@ -17,7 +17,7 @@ if [ ! -x "$OFSDP_BUILD/fsdp-run" ]; then
   cmake --build --preset cuda -j "$(nproc)" --target "$@"
 fi
 
-# The tree lies elsewhere than where the tests were built.
+# The tests were built in another folder.
 if [ -f build/gpu/root ]; then
   root=$(<build/gpu/root)
   if [ ! -e "$root" ]; then
@@ -26,8 +26,8 @@ if [ -f build/gpu/root ]; then
   fi
 fi
 
-# Ours that were packed, then NVIDIA's where the loader does not look: the toolkit's and those of Python's wheels. Once:
-# who sources this may be run by one who did.
+# Our packed libraries first, then NVIDIA's where the loader does not look: in the toolkit and in Python's wheels. Only
+# once: a script that sources this may start another one.
 if [ -z "${OFSDP_HOST_LIBRARY_PATH+set}" ]; then
   export OFSDP_HOST_LIBRARY_PATH=${LD_LIBRARY_PATH:-}
   paths=$PWD/build/gpu/lib
@@ -38,5 +38,5 @@ print(":".join(p for r in sorted(roots) for p in sorted(glob.glob(r + "/nvidia/*
   export LD_LIBRARY_PATH=$paths${wheels:+:$wheels}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   export PATH=$PATH:/usr/local/cuda/bin
 fi
-# Tests do not lie beside the library.
+# Tests do not lie in the library's folder.
 [ ! -f "$OFSDP_BUILD/libofsdp_cuda.so" ] || export OFSDP_CUDA_LIBRARY=${OFSDP_CUDA_LIBRARY:-$PWD/$OFSDP_BUILD/libofsdp_cuda.so}

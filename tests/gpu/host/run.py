@@ -20,9 +20,9 @@ OUT = pathlib.Path(os.environ.get("OUT") or ROOT / "build/gpu/out")
 PROGRAM = str(BUILD / "fsdp-run")
 FIXTURES = ROOT / "tests/fixtures"
 SAMPLES = ROOT / "samples"
-# Seconds a command. A part is over in ten minutes, as hosts are lent that end a command then.
+# Seconds per command. A part takes less than ten minutes, since some lent hosts end a command then.
 PATIENCE = {"first": 90, "checks": 240, "training": 120, "sanitizer": 170, "speed": 170, "kernels": 570, "products": 590}
-# What is not timed runs beside other things of its part: most of a small run is the start of libraries, on the host.
+# Untimed commands of a part run at once: most of a small run is the start of libraries, on the host.
 AT_ONCE = max(1, min(8, (os.cpu_count() or 1) // 2))
 rows = []
 
@@ -63,7 +63,7 @@ def last_line(text):
 # --- checks: GoogleTest programs ---
 
 FIRST = ["test_gpu_device_table", "test_gpu_cuda_movement", "test_gpu_cuda_pointwise"]
-WITHOUT_CUDNN = {"OFSDP_CUDNN_LIBRARY": "none"}  # our own kernels, which cuDNN else hides
+WITHOUT_CUDNN = {"OFSDP_CUDNN_LIBRARY": "none"}  # our own kernels, which cuDNN would replace
 SHARDED = "test_gpu_operators"  # makes each kernel several times, and cuDNN's plans take a second each
 SHARDS = 8
 
@@ -227,7 +227,7 @@ def one_case(case, command, torch, allowed, folder, **how):
 
 # --- first ---
 
-# Ranks that share a card, of NCCL 2.30 or newer.
+# For ranks that share a card, under NCCL 2.30 or newer.
 ON_ONE_CARD = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "1"}
 FIRST_MINUTES = 10
 FEW = MLP.replace("--steps 32", "--steps 8")
