@@ -101,7 +101,7 @@ struct Allocation {
 }  // namespace ofsdp::counting
 
 struct ofsdp_event {
-  uint64_t recorded = 0;  // how often
+  uint64_t recorded = 0;  // number of records
   uint64_t reached = 0;
   ofsdp_device_graph* capture = nullptr;  // the last capture that recorded it, or null
   ofsdp_stream* stream = nullptr;

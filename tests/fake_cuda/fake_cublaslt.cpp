@@ -19,7 +19,7 @@ using fake_cuda::Product;
 
 namespace {
 
-Attributes preferences;        // the last
+Attributes preferences;        // the latest
 std::vector<int64_t> leading;  // of the latest operation's layouts
 uint64_t multiplied_by = 0;
 int algorithms = 3;

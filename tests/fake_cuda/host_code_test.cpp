@@ -224,7 +224,7 @@ TEST_F(ProductTest, TakesTheFirstAlgorithmThatTheHeuristicStandsFor) {
     ASSERT_EQ(run(*made), cudaSuccess);
     EXPECT_EQ(function<uint64_t (*)()>("fake_lt_algorithm")(), 101u);
   }
-  function<void (*)(int)>("fake_lt_offer")(1);  // which makes no product
+  function<void (*)(int)>("fake_lt_offer")(1);  // the only one is refused
   EXPECT_EQ(product(DType::kBFloat16), nullptr);
 }
 

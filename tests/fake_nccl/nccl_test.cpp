@@ -263,7 +263,7 @@ TEST_F(NcclTest, AnAbortWaitsForTheGraphsThatHoldCollectives) {
   const cudaGraphExec_t graph = captured_gather(all);
   std::thread worker([&] { ranks_.abort_group(all); });
   while (succeeds(ranks_.check_group(all))) std::this_thread::yield();
-  ranks_.abort_group(part);  // which no graph holds
+  ranks_.abort_group(part);  // no graph holds it
   EXPECT_THAT(calls(), HasSubstr("abort 2"));
   EXPECT_THAT(calls(), Not(HasSubstr("abort 1")));
   cudaGraphExecDestroy(graph);

@@ -1,5 +1,5 @@
-// A libFuzzer target: any bytes as the messages of a stranger at a meeting of ranks or launchers,
-// first for a Store, then as every message that is read from one. Nobody comes in without the
+// A libFuzzer target: any bytes as the messages of a stranger at a meeting of ranks or launchers.
+// They are read first by a Store, then as every kind of message. Nobody comes in without the
 // secret, and nothing else happens. tests/fuzz/run.sh builds and runs it.
 #include <sys/socket.h>
 

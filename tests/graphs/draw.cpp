@@ -221,7 +221,7 @@ void Draw::go_around(DrawnNode& node, int64_t rounds) {
     check(node.op->name, made);
     graph.values[node.outputs[0]].tensor = made;
     node.rounds = rounds;
-  } catch (const Refused&) {  // once, then
+  } catch (const Refused&) {  // keeps one round
   }
 }
 

@@ -1,9 +1,9 @@
 // DrawnGraph: a random model as a list of nodes in the newest opset, each value with its numbers.
 // `model_of` writes it as ONNX of an older opset, where the operators allow it.
 //
-// A value is an input (a data column), a weight (a trained initializer), a constant (an initializer
-// with integers, else a Constant node) or a node's output. `values` holds the numbers of all, in
-// double, as the references make them.
+// A value is an input (a data column), a weight (a trained initializer), a constant or a node's
+// output. Constants are initializers with integers, else Constant nodes. `values` holds the numbers
+// of all, in double, as the references make them.
 //
 // Ownership: values; OpDefs belong to the registry. Threads: one. Errors: `model_of` throws Refused
 // if the opset cannot express the model.

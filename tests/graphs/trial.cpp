@@ -190,7 +190,7 @@ Judgement Trial::in(const Way& way) {
   }
   if (!found->second.ok()) {
     const std::string& message = found->second.error().message();
-    const bool idle = message.find("nothing to train") != std::string::npos ||  // one number alone
+    const bool idle = message.find("nothing to train") != std::string::npos ||  // only one number
                       message.find("reaches no trainable") != std::string::npos;
     return {idle ? Verdict::kUnsteady : Verdict::kRefused, "reference: " + message};
   }

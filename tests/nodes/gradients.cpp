@@ -69,7 +69,7 @@ GradientVerdict check_node(const Graph& graph, Interpreter& values, const Node& 
     return GradientVerdict::kNoGradient;
   }
   const testing::SampleCase sample = sample_of(graph, values, node);
-  if (!finite(sample)) return GradientVerdict::kNothing;  // there are no differences
+  if (!finite(sample)) return GradientVerdict::kNothing;  // no differences to take
   why = testing::check_gradient(*graph.registry, *node.op, sample);
   if (why.empty()) return GradientVerdict::kAgrees;
   for (const char* none : {"got no gradient", "expected no gradient"}) {

@@ -83,7 +83,7 @@ TEST_F(FusionRotary, APartOfTheHead) {
 // Graphs that only look alike: no rule fires.
 TEST_F(FusionRotary, LeavesOtherSumsAlone) {
   const ValueId x = scaled({2, 3, 5, 8});
-  const ValueId cos = maker.input("cos", {DType::kFloat32, {5, 8}});  // halves that may differ
+  const ValueId cos = maker.input("cos", {DType::kFloat32, {5, 8}});  // halves may differ
   const ValueId trained = maker.parameter("trained", {5, 4});
   const ValueId learned = joined(trained, trained);  // equal halves that need a gradient
   const ValueId low = last(x, 0, 4), high = last(x, 4, 8);

@@ -1,5 +1,5 @@
-// Optimizer states in fewer bits: the code book against the paper's construction, codes against a
-// search through all of them, random rounding against the probabilities, and the update in pieces
+// Optimizer states in fewer bits: the code book against the paper's construction, and codes against
+// a search through all of them. Random rounding against the probabilities, and the update in pieces
 // against one of whole arrays.
 #include "kernels/core/stored_state.h"
 

@@ -1,6 +1,6 @@
 // Folders of ONNX Runtime's training artifacts, recorded with the losses of its trainer
-// (tests/oracle/make_artifacts.py): the same losses on 1, 2 and 3 ranks, an output folder from
-// which a second run goes on, and one line for each broken folder.
+// (tests/oracle/make_artifacts.py). The losses are the same on 1, 2 and 3 ranks. A second run goes
+// on from an output folder. Each broken folder gives one line.
 #include <cmath>
 #include <fstream>
 

@@ -94,7 +94,7 @@ TEST(StopTest, ThePrintedCommandEndsWithTheBitsOfTheUndisturbedRun) {
     std::this_thread::sleep_for(std::chrono::duration<double>(moment));
     program.signal(number);
     const Finished stopped = program.wait(30);
-    if (stopped.status == 0) continue;  // it was done before
+    if (stopped.status == 0) continue;  // it ended before the signal
     EXPECT_EQ(stopped.status, 128 + number) << stopped.err;
     if (stopped.err.empty()) {  // it had not yet printed the first line
       EXPECT_FALSE(std::filesystem::exists(runs / "runs/stopped"));

@@ -117,7 +117,7 @@ std::vector<std::string> losses_in(const std::string& metrics) {
   for (const std::string& line : lines_of(onnx_bytes::content(metrics))) {
     losses.push_back(line.substr(0, line.find(",\"step_ms\"")));
   }
-  if (!losses.empty()) losses.pop_back();  // the end
+  if (!losses.empty()) losses.pop_back();  // the "end" row
   return losses;
 }
 

@@ -1,6 +1,6 @@
-// Frozen weights in the file's type (tests/oracle/make_few_bits.py): the losses of PyTorch, the
-// same bits under every strategy, memory as planned to the byte, without a float copy of a weight,
-// and unchanged bytes in the trained file.
+// Frozen weights in the file's type (tests/oracle/make_few_bits.py): the losses of PyTorch, and the
+// same bits under every strategy. Memory is as planned to the byte, without a float copy of a
+// weight. The trained file keeps the bytes of frozen weights.
 #include <fstream>
 
 #include "tests/support/checkpoint_runs.h"

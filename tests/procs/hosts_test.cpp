@@ -1,6 +1,6 @@
 // The real command on two hosts: started by mpirun, with torchrun's variables set by hand, and by a
-// launcher on each, over network namespaces joined by a link with a delay and a limited rate. And
-// the messages when a rank is missing, is killed, or loses the network.
+// launcher on each. The hosts are network namespaces, with a slow link between them. And the
+// messages when a rank is missing, is killed, or loses the network.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,7 +1,7 @@
 // Two hosts on one machine: network namespaces joined by a link with a delay and a limited rate
-// (tests/hosts/delayed_link.cpp) or, if /dev/net/tun cannot be opened, by a pair of virtual links
-// with only a limited rate. They share files and processes with this machine, but no network and no
-// abstract sockets. Ranks need no more from a host.
+// (tests/hosts/delayed_link.cpp). If /dev/net/tun cannot be opened, a pair of virtual links joins
+// them, with only a limited rate. They share files and processes with this machine, but no network
+// and no abstract sockets. Ranks need no more from a host.
 //
 // Needs root, `ip`, and a kernel that allows it; `made` tells whether, and `link` names the link.
 // Ownership: made and removed with the object, together with every process left on these hosts.

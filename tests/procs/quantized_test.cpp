@@ -164,8 +164,8 @@ TEST(QuantizedFileTest, SameBitsUnderEveryStrategyAndAfterABreak) {
 
 constexpr int kInt8 = 3, kUInt8 = 2;
 
-// Integers that Cast and Mul turn into floats are a weight only if a product or a table reads it
-// and the numbers form a quantization; else they are constants in a formula.
+// Integers that Cast and Mul turn into floats are a weight if a product or a table reads it and the
+// numbers form a quantization. Otherwise they are constants in a formula.
 TEST(QuantizedFileTest, CastAndMulOfAWeight) {
   const auto weights_of = [](const SmallModel& model) {
     const ModelFolder folder;

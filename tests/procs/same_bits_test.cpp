@@ -14,7 +14,7 @@ namespace same_bits_test {
 
 using testing_data::TempFolder;
 
-constexpr const char* kOtherStrategies[] = {"shard_grad_op", "zero1", "no_shard"};  // full_shard's
+constexpr const char* kOtherStrategies[] = {"shard_grad_op", "zero1", "no_shard"};  // as full_shard
 
 // Several units, batches that are not a multiple of anything, and a short last one.
 Words several_units() {

@@ -363,7 +363,7 @@ TEST(ScreenTest, JsonOfARunThatFailsIsNothing) {
   EXPECT_NE(run.err, "");
 }
 
-// Whatever else is short.
+// A warning is shown however short the screen is.
 TEST(ScreenTest, AWarningIsAlwaysShown) {
   const Finished run = Program::run(small() + Words{"--keep-checkpoints", "5"});
   EXPECT_EQ(run.status, 0);

@@ -7,8 +7,8 @@
 
 namespace ofsdp::races {
 
-// A line for each kernel under `source`/kernels/cuda that is neither in `launched` nor on the list
-// of exceptions, and for each entry on that list that is no longer right.
+// A line for each kernel under `source`/kernels/cuda that is neither in `launched` nor an
+// exception. And a line for each exception that is no longer right.
 std::vector<std::string> coverage_faults(const std::string& source,
                                          const std::set<const void*>& launched);
 

@@ -41,8 +41,8 @@ enum class Fault : uint8_t {
   kCopying
 };
 
-// An access in 64 bits: the block's stretch between two barriers (numbered from 1 on over all
-// blocks and launches), thread, count of __syncwarps in the stretch, whether it was atomic.
+// An access in 64 bits: stretch, thread, count of __syncwarps in the stretch, atomic or not. A
+// stretch lies between two barriers of a block, and counts from 1 over all blocks and launches.
 struct Stamp {
   uint64_t bits = 0;
 
@@ -119,7 +119,7 @@ class Detector final : public emulator::Observer {
   // `code`: the return address of the hook's call.
   void access(const void* at, size_t bytes, Access kind, const void* code);
   std::vector<Finding> take_findings();
-  const std::set<const void*>& kernels() const { return kernels_; }  // that were launched
+  const std::set<const void*>& kernels() const { return kernels_; }  // all launched ones
 
   void launch_begins(const emulator::LaunchShape& shape) override;
   void block_begins() override;

@@ -6,6 +6,6 @@
 
 namespace ofsdp::races {
 
-void watch(Detector* detector);  // null: nobody is told
+void watch(Detector* detector);  // null: no detector
 
 }  // namespace ofsdp::races

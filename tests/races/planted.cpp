@@ -17,7 +17,7 @@ void print(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) std::printf("  %s\n", line.c_str());
 }
 
-// In one order.
+// Checks a planted mistake and its right twin, in one order.
 bool is_right(Watched& watched, const Planted& p, bool backwards, bool first) {
   const auto run = [&](bool mistaken) {
     return watched.run(backwards, [&](Buffers& m) { return p.launch(m, mistaken); });

@@ -161,7 +161,7 @@ TEST(Rendezvous, StartsWithFewerWhereTheyAreEnough) {
 TEST(Rendezvous, SaysThatNobodyIsAtTheEndpoint) {
   Hosts hosts(2);
   hosts.options().timeout_seconds = 1;
-  hosts.options().rdzv_endpoint = "192.0.2.1:29400";  // for documentation: nobody's
+  hosts.options().rdzv_endpoint = "192.0.2.1:29400";  // an address only for documentation
   const auto launch = hosts.launch(1, "say");
   EXPECT_THAT(launch->read_all(), StartsWith("launcher: cannot join rendezvous 192.0.2.1:29400 "
                                              "within 1 s: "));

@@ -107,8 +107,8 @@ inline Words of_fixture(const char* model, int world) {
          ranks(world);
 }
 
-// Steps `half` on the CPU and the rest, up to `whole`, on the counting device from the checkpoint
-// give the same file as one run, and so does the other way round.
+// `half` steps on the CPU, then the counting device from the checkpoint up to step `whole`: the
+// same file as from one run, and the other way round too.
 inline void expect_checkpoints_of_both(const Words& command, int half, int whole) {
   const testing_data::TempFolder folder;
   const auto part = [&](const std::string& device, const std::string& dir, int steps,

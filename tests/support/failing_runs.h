@@ -1,9 +1,9 @@
-// Runs in which a random rank is killed, stopped or cut off at a random moment, on one host or on
-// two, which are network namespaces. Each is made twice. Without restarts all others must end in
-// time, report the rank once, and leave nothing. With --max-restarts 1 the trained file must have
-// the bits of an undisturbed run.
+// Runs in which a random rank is killed, stopped or cut off at a random moment. One host, or two as
+// network namespaces. Each run is made twice. Without restarts all others must end in time, report
+// the rank once, and leave nothing. With --max-restarts 1 the trained file must have the bits of an
+// undisturbed run.
 //
-// A cut ends when both sides must have noticed; then the launcher on the second host is started
+// A cut ends when both sides must have noticed. Then the launcher on the second host is started
 // anew, as a cluster's scheduler would, and takes the place of the old one.
 //
 // Ownership: values. Threads: one. Errors: test failures.

@@ -1,4 +1,4 @@
-// LoneRank: a communicator that claims to be one of several and never waits for the others, so a
+// LoneRank: a communicator that claims to be one of several and never waits for the others. So a
 // test can set up one rank after another in one process. Collectives that move data are failures.
 //
 // Ownership: owns its shared segment. Threads: one.

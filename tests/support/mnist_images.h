@@ -1,5 +1,5 @@
-// FirstImages: the first 240 images of the MNIST sample as a separate data set (reading all images
-// takes longer than a test trains), and the sample's model without mnist.yaml.
+// FirstImages: the first 240 images of the MNIST sample as a separate data set, and the sample's
+// model without mnist.yaml. (Reading all images takes longer than a test trains.)
 //
 // Ownership: owns its folder on disk. Threads: one. Errors: test failures.
 #pragma once

@@ -1,5 +1,5 @@
-// Builds .onnx files byte by byte, independently of the importer's reader and of protobuf, so that
-// a test can also make files that no exporter would write.
+// Builds .onnx files byte by byte, without the importer's reader and without protobuf. So a test
+// can also make files that no exporter would write.
 #pragma once
 
 #include <stdlib.h>

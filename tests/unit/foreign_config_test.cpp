@@ -42,7 +42,7 @@ std::vector<std::string> changed(const Options& options) {
 
 struct Case {
   std::string file;
-  std::vector<std::string> options;   // changed by it
+  std::vector<std::string> options;   // the file changed these
   std::vector<std::string> warnings;  // without the folder
   Words flags = {};
 };

@@ -467,7 +467,7 @@ TEST(Options, WhatHasNoEffectIsRefused) {
             "--label-smoothing has no effect with --loss mse");
   EXPECT_EQ(refused({"--optimizer", "sgd", "--nesterov"}),
             "--nesterov needs a --momentum above 0, found 0");
-  options_of({"--min-lr-ratio", "0", "--label-smoothing", "0"});  // nothing said, no harm
+  options_of({"--min-lr-ratio", "0", "--label-smoothing", "0"});  // no effect, so no refusal
   EXPECT_TRUE(
       options_of({"--optimizer", "sgd", "--momentum", "0.9", "--nesterov"}).optimizer.nesterov);
 }

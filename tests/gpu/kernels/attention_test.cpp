@@ -53,9 +53,9 @@ AttentionParams with_memory(AttentionParams e, const void* mask, const void* len
   return e;
 }
 
-// Wider than the operator's samples, and with more keys than a tile: each width of the tensor
-// cores' kernels, a width of 8 for none of them, causal with fewer and with more queries than keys,
-// masks of keys and of queries, windows.
+// Wider than the operator's samples, and with more keys than a tile. Every width of the tensor
+// cores' kernels, and 8, which is none; causal with fewer and with more queries than keys; masks of
+// keys and of queries; windows.
 std::vector<SampleCase> with_wide(std::vector<SampleCase> list, bool gradient) {
   const DType f = DType::kFloat32, b = DType::kBool;
   const Attributes causal{{"is_causal", int64_t{1}}},
@@ -353,8 +353,8 @@ void put_rows(const std::vector<double>& from, const AttentionParams& e, int64_t
   }
 }
 
-// Heads as a product writes them, q, k and v in one tensor, give the same bits as separate heads,
-// and fill one tensor of gradients.
+// With q, k and v in one tensor, as a product writes it, heads have the same bits as separate ones.
+// The gradients fill one tensor too.
 TEST_F(CudaAttention, HeadsInOneTensorGiveTheBitsOfHeadsApart) {
   AttentionParams apart;
   apart.heads = apart.kv_heads = 2;

@@ -1,7 +1,7 @@
 // For tests of kernels/cuda: tensors in device memory between guard bytes, filled from doubles and
-// read back as doubles, and `same_twice`, which runs a launcher twice (under the emulator with the
-// threads in the other order) and expects the same bits. Owns its memory. Threads: one. Errors: a
-// failed call of CUDA fails the test.
+// read back as doubles. `same_twice` runs a launcher twice (under the emulator with the threads in
+// the other order) and expects the same bits. Owns its memory. Threads: one. Errors: a failed call
+// of CUDA fails the test.
 #pragma once
 
 #include <cuda_runtime.h>

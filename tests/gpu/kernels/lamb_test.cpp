@@ -1,5 +1,5 @@
-// Squares of parameters and directions against sums in double, and the step bit for bit against
-// kernels/optimizers/parameter_updates.h with the lengths that follow from the device's own
+// Squares of parameters and directions against sums in double. And the step bit for bit
+// against kernels/optimizers/parameter_updates.h, with lengths from the device's own
 // squares.
 #include "kernels/core/optimizer.h"
 #include "kernels/cuda/device/arithmetic.h"

@@ -41,7 +41,7 @@ struct Optimizer {
 };
 
 std::vector<Optimizer> optimizers() {
-  static const std::vector<OptimizerDef> defs = optimizer_list();  // their names are used
+  static const std::vector<OptimizerDef> defs = optimizer_list();  // owns the names below
   OptimizerSettings plain, moving, nesterov, far, delta;
   moving.momentum = 0.9;
   nesterov = moving;

@@ -53,7 +53,7 @@ TEST_F(AddressRunsTest, TrainAsTheLocalFiles) {
     // The file, and a request for bytes after the end, since this server gives no checksum.
     EXPECT_EQ(server_.count("200 /data/x.npy"), before + 2 * count) << "once for all ranks";
   }
-  // Faults in between.
+  // Faults during the download.
   folder_.write(
       "faulty.yaml",
       format_text("train:\n  x: {{file: '{}'}}\n  labels: {{file: '{}'}}\n",

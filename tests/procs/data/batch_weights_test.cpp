@@ -1,7 +1,7 @@
-// --batch-weights through the real command: losses, evaluations and trained weights equal those
-// with equal parts, under every strategy, with accumulation and short last batches, where samples
-// meet samples of other ranks, on two hosts, and through checkpoints that cross to other weights
-// and numbers of ranks.
+// --batch-weights through the real command: losses, evaluations and trained weights equal a run
+// with equal parts. Holds under every strategy, with accumulation and short last batches, where
+// samples meet samples of other ranks, and on two hosts. Checkpoints cross to other weights and
+// numbers of ranks.
 #include <cmath>
 
 #include "importer/file/onnx_file.h"

@@ -1,6 +1,6 @@
 // --deterministic across_ranks on devices: the trained file equals the CPU's and one rank's, byte
-// for byte, for any number of ranks and any strategy, in any order of the streams. Metrics equal
-// those from as many ranks on the CPU.
+// for byte. Holds for any number of ranks, any strategy and any order of the streams. Metrics equal
+// a run of as many ranks on the CPU.
 #include "tests/support/device_runs.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"

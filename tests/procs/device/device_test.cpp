@@ -1,7 +1,7 @@
 // The device path against the CPU path: the real program trains on a device in host memory that
 // computes with the CPU's kernels and checks every call (tests/device/counting_device.h). Losses,
 // norms, evaluations and trained files must equal the CPU's bit for bit, in any order of the
-// streams, and a longer run must not allocate or synchronize more.
+// streams. A longer run must not allocate or synchronize more.
 #include <gtest/gtest.h>
 
 #include "tests/support/device_runs.h"

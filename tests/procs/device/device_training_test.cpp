@@ -1,6 +1,6 @@
 // Files that describe their training, on a device: ONNX Runtime's training artifacts and models
-// with a training_info, on the counting device with the CPU's bits, and with the CUDA library's
-// operators within the tolerance to the recorded losses and the CPU's.
+// with a training_info. The counting device gives the CPU's bits. The CUDA library's operators stay
+// within the tolerance to the recorded losses and the CPU's.
 #include "tests/support/device_runs.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"

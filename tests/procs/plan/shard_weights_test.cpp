@@ -1,6 +1,6 @@
-// --shard-weights through the real command: the trained files equal those from equal shards, byte
-// by byte, under every strategy, on one host and on two, with clipping, and through checkpoints
-// that cross to other weights and numbers of ranks. Every rank's peak is the planned one.
+// --shard-weights through the real command: the trained files equal a run with equal shards, byte
+// by byte. Holds under every strategy, on one host and on two, with clipping, and through
+// checkpoints that cross to other weights and worlds. Every rank's peak is the planned one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
