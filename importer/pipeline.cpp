@@ -4,7 +4,10 @@
 
 #include "importer/graph/graph.h"
 #include "importer/graph/verify.h"
+#include "importer/passes/joined_nodes.h"
+#include "importer/passes/model_inputs.h"
 #include "importer/passes/passes.h"
+#include "importer/passes/trained_set.h"
 #include "kernels/core/quantization.h"
 
 namespace ofsdp::importer {

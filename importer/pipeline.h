@@ -14,9 +14,12 @@
 
 #include "importer/graph/graph.h"
 #include "importer/normalize/onnx_import.h"
+#include "importer/passes/joined_nodes.h"
 #include "importer/passes/loss.h"
+#include "importer/passes/model_inputs.h"
 #include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
+#include "importer/passes/trained_set.h"
 #include "kernels/base/names.h"
 
 namespace ofsdp::importer {

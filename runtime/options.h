@@ -334,17 +334,17 @@ struct BatchSizes {
 //   a batch size or accumulation from a weaker source than the global batch is dropped first;
 //   a missing batch size is computed from grad_accum (1 if missing), a missing grad_accum from
 //   batch_size. A quotient that is not whole and three values that disagree are input errors.
-// `joins`: rows of one rank meet those of others. Then a slice of --deterministic across_ranks is
-// the micro-batch that all ranks share, and lies on one rank.
+// `joins`: rows of all ranks meet in a micro-batch. Then a slice of --deterministic across_ranks is
+// a whole micro-batch, and one rank computes it.
 Result<BatchSizes> resolve_batch(const BatchOptions& given, Determinism determinism, int ranks,
                                  bool joins = false);
 inline Result<BatchSizes> resolve_batch(const Options& options, int ranks) {
   return resolve_batch(options.batch, options.launch.deterministic, ranks, joins_rows(options));
 }
 
-// --batch-weights: returns the samples of each rank in a full micro-batch, in that proportion to
-// one sample; empty if all have batch_size. Returns kInput unless each rank has a weight and a
-// sample.
+// --batch-weights: returns the number of samples of each rank in a full micro-batch, proportional
+// to the weights and rounded to whole samples; empty if all have batch_size. Returns kInput unless
+// each rank has a weight and gets a sample.
 Result<std::vector<int64_t>> batch_parts(const BatchSizes& batch, int ranks);
 
 }  // namespace ofsdp::runtime

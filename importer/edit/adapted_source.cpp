@@ -10,7 +10,7 @@
 #include "importer/edit/model_edits.h"
 #include "importer/file/tensor_file.h"
 #include "importer/normalize/onnx_import.h"
-#include "importer/passes/passes.h"
+#include "importer/passes/trained_set.h"
 #include "importer/write/model_copy.h"
 #include "importer/write/model_output.h"
 #include "kernels/base/status.h"

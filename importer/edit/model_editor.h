@@ -3,13 +3,13 @@
 //
 //   editor = ModelEditor::make(file)     the graph, without weights among the inputs
 //   editor.graph(), add_weight(), ...    changes
-//   editor.finish()                      an OnnxFile with `file()` in memory
+//   editor.finish()                      the edited OnnxFile, which exists in memory alone
 //
-// External data stay in their files. Drops a training_info, and inputs that only name weights if
-// the file's IR version needs none.
+// External data stay in their files. Drops a training_info. From IR version 4 on, also drops inputs
+// that only name weights.
 //
-// The new file shares the old one. Errors: kInput if the model does not parse; kFault if memory for
-// the graph is lacking.
+// The edited file shares the one before. Errors: kInput if the model does not parse; kFault if
+// memory for the graph is lacking.
 #pragma once
 
 #include <onnx/onnx_pb.h>
@@ -131,20 +131,23 @@ class ModelEditor {
   const OnnxFile& file() const { return *file_; }  // before the changes
   const std::string& path() const { return file_->path(); }
 
-  // The file's floating-point initializers, and new ones.
+  // The file's floating-point initializers, and new ones. Pointers and references are valid until
+  // the next change.
   const std::vector<Initializer>& weights() const { return weights_; }
   const Initializer* weight(const std::string& name) const;  // null: none
 
+  // REQUIRES: no weight has the name.
   void add_weight(const std::string& name, DType dtype, Shape shape,
                   std::shared_ptr<const ValueSource> values);
   // Adds a weight with another's values.
   void add_copy(const std::string& name, const Initializer& of);
+  // Gives a weight another shape and values; the dtype stays. REQUIRES: the weight exists.
   void replace_weight(const std::string& name, Shape shape,
                       std::shared_ptr<const ValueSource> values);
-  // Gives a weight other values. Returns kInput if it is stored as integers.
+  // Gives a weight other values. Returns kInput if it is stored as integers. REQUIRES: it exists.
   Status set_values(const std::string& name, std::shared_ptr<const ValueSource> values);
 
-  // Returns `wanted`, or `wanted` with a number if the graph has that name.
+  // Returns `wanted`, or `wanted` with a number if the graph has that name, and reserves the name.
   std::string free_name(const std::string& wanted);
 
   Result<OnnxFile> finish();
@@ -184,10 +187,10 @@ struct Product {
   bool packed = false;  // several projections side by side: only their own names take an adapter
   int64_t in = 0, out = 0;
   DType dtype = DType::kFloat32;  // the values' type
-  double factor = 1;              // the product's
+  double factor = 1;              // Gemm's alpha, FusedMatMul's, or 1
   Join join = Join::kOutput;
   int join_input = 0;      // kInput: input index, which may be absent
-  double join_factor = 1;  // kInput: the node's factor for that input
+  double join_factor = 1;  // kInput: the node's factor for that input, as Gemm's beta
 
   // Returns whether y = W x rather than y = x W.
   bool is_left() const { return operand < other && !convolution; }
@@ -197,16 +200,20 @@ struct Product {
 std::vector<Product> find_products(const ModelEditor& editor, const onnx::GraphProto& graph,
                                    const ProtoUses& uses);
 
-// Gives weights the values that an adapter file has for them as a whole; returns their names.
+// Takes the weights that the adapter file `from` has in full, not as low-rank factors, and returns
+// their names. Errors: kInput naming the file.
 Result<std::vector<std::string>> take_whole_weights(ModelEditor& editor, const std::string& from);
 
-struct AddedHead;
-// --add-head: adds a Linear to `prediction`, which has the same meaning (added_head.cpp).
+// `prediction`, below: a graph output; empty: the first of floats.
+
+struct AddedHead;  // importer/edit/model_edits.h
+// --add-head: adds a Linear that reads `prediction`, and a graph output of the head's name
+// (added_head.cpp). `prediction` may also name an inner value; it stays an output if it was one.
 Status add_head(ModelEditor& editor, const AddedHead& head, const std::string& prediction,
                 uint64_t seed);
 
-// --replace-head: gives the last product before `prediction` other outputs (replaced_head.cpp).
-// `prediction`: the graph output; empty: the first floating-point tensor.
+// --replace-head: gives the last product before `prediction` another number of outputs
+// (replaced_head.cpp).
 Status replace_head(ModelEditor& editor, int64_t outputs, const std::string& prediction,
                     uint64_t seed);
 

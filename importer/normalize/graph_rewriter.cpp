@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "importer/passes/passes.h"
+#include "importer/passes/model_inputs.h"
 #include "importer/proto/onnx_protos.h"
 #include "kernels/base/budgets.h"
 #include "kernels/base/status.h"

@@ -2,7 +2,7 @@
 #include <map>
 
 #include "importer/graph/graph.h"
-#include "importer/passes/passes.h"
+#include "importer/passes/model_inputs.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
 

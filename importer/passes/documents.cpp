@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "importer/passes/passes.h"
+#include "importer/passes/model_inputs.h"
 
 namespace ofsdp::importer {
 namespace {

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "importer/graph/graph.h"
-#include "importer/passes/passes.h"
+#include "importer/passes/joined_nodes.h"
 
 namespace ofsdp::importer {
 namespace {

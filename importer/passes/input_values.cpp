@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "importer/graph/graph.h"
-#include "importer/passes/passes.h"
+#include "importer/passes/model_inputs.h"
 #include "kernels/base/names.h"
 #include "kernels/base/status.h"
 

@@ -1,3 +1,5 @@
+#include "importer/passes/joined_nodes.h"
+
 #include <algorithm>
 #include <array>
 #include <iterator>

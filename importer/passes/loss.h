@@ -1,12 +1,18 @@
 // The loss of a graph: an output of the file that is already a loss, or a loss node appended to a
 // prediction.
 //
-// resolve_labels and, on a specialized graph, resolve_loss decide open choices of the user (`auto`,
-// the only candidate). attach_losses then adds the loss to each specialized graph and, for
-// evaluation, the count of right answers. Classes are the last axis of the prediction. Leading axes
-// are flattened, and so are the labels, in the order of the prediction's samples
-// (importer/passes/sample_order.h). contrastive compares two outputs row by row and needs no
-// labels; rows of all ranks are negatives (RankRows in importer/graph/graph.h).
+// A run resolves its losses once, in this order:
+//
+//   resolve_labels   on the symbolic graph: the column of labels
+//   resolve_loss     from here on, on a specialized graph: kind, output, prediction
+//   take_scores      of TrainingSource: scores, logit, before
+//   order_samples    batch, outer, labels_outer
+//
+// attach_losses then adds the loss to each specialized graph and, for evaluation, the count of
+// right answers. Classes are the last axis of the prediction. Leading axes are flattened, and so
+// are the labels, in the order of the prediction's samples (importer/passes/sample_order.h).
+// contrastive compares two outputs row by row and needs no labels; rows of all ranks are negatives
+// (RankRows in importer/graph/graph.h).
 //
 // A loss of scores or logits looks through a Softmax or Sigmoid at the prediction's end
 // (scores_before). TrainingSource::take_scores decides it once for a run.
@@ -14,7 +20,7 @@
 // A run has a list of LossSpecs; the loss is their weighted sum. Spec i becomes term i of the graph
 // (Graph::terms), a mean or a sum of its own. importer/passes/losses.inc lists the kinds.
 //
-// loss_count returns the weight of a micro-batch's term in the global mean. A term counts labels
+// loss_count says how much a micro-batch's term weighs in the global mean. A term counts labels
 // other than ignore_index if it comes from SoftmaxCrossEntropyLoss or NegativeLogLikelihoodLoss
 // with reduction mean and the labels are a column; otherwise it counts samples. A term that such a
 // node makes with reduction sum (views, Identity and casts may follow) is a sum and counts 1. A
@@ -76,7 +82,7 @@ struct LossTraits {
                               // loss.cpp builds it
   uint32_t takes = 0;         // LossTakes
   bool joins_rows = false;    // rows of all ranks meet
-  bool of_sequences = false;  // labels have no places in time
+  bool of_sequences = false;  // labels are not aligned with the prediction's steps in time
 };
 const LossTraits& loss_traits(LossKind kind);
 
@@ -85,7 +91,7 @@ struct LossSpec {
   LossKind kind = LossKind::kAuto;
   std::string output;      // kOutput, kContrastive: a graph output; kOperator: "domain.Name"
   std::string prediction;  // empty: the only candidate
-  std::string labels;      // empty: the only candidate; a data column
+  std::string labels;      // a data column; empty: the only candidate, or no labels
   int64_t ignore_index = -100;
   double label_smoothing = 0;
   std::vector<float> class_weights = {};     // one for each class; empty: 1
@@ -101,8 +107,8 @@ struct LossSpec {
   int64_t outer = 1;          // of the prediction (importer/passes/sample_order.h); 0: unknown
   int64_t labels_outer = 1;   // kOutput: of the labels that the loss node reads
   std::string scores = {};    // the output that the loss reads for `prediction`; empty: itself
-  std::string logit = {};     // scores are [0, logit], two classes that take_scores adds; or empty
-  std::string before = {};    // the node between, as "Softmax 'NODE'"
+  std::string logit = {};     // a Sigmoid's input z: the scores are [0, z], two classes; or empty
+  std::string before = {};    // the node between scores and prediction, as "Softmax 'NODE'"
   std::string taught = {};    // the teacher's output for it; empty: it has that of the prediction
 };
 
@@ -200,7 +206,9 @@ ValueId find_operand(const Graph& graph, const LossSpec& spec);
 // Adds the nodes of a loss other than kOutput.
 Result<ValueId> add_loss(Graph& graph, const LossSpec& spec, ValueId prediction, ValueId labels);
 
-// Adds the rows of time steps, and returns them with the attributes of operators over them.
+// Adds a node `name` that makes rows [time * batch, classes] of a prediction in three axes, and
+// returns them with the attributes of CTC operators that read them. `outer`: as in LossSpec.
+// Errors: kInput for other axes.
 Result<std::pair<ValueId, Attributes>> sequence_rows(Graph& graph, const LossSpec& spec,
                                                      const std::string& name, ValueId prediction,
                                                      ValueId labels, int64_t outer);

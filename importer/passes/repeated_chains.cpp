@@ -3,7 +3,7 @@
 #include <optional>
 #include <vector>
 
-#include "importer/passes/passes.h"
+#include "importer/passes/joined_nodes.h"
 #include "kernels/core/chain.h"
 
 namespace ofsdp::importer {

@@ -3,7 +3,7 @@
 
 #include "importer/graph/graph.h"
 #include "importer/passes/loss.h"
-#include "importer/passes/passes.h"
+#include "importer/passes/trained_set.h"
 #include "importer/proto/onnx_protos.h"
 #include "kernels/base/hash.h"
 #include "kernels/base/status.h"

@@ -1,3 +1,5 @@
+#include "importer/passes/trained_set.h"
+
 #include <fnmatch.h>
 
 #include <algorithm>
@@ -6,7 +8,6 @@
 #include <set>
 
 #include "importer/graph/graph.h"
-#include "importer/passes/passes.h"
 #include "importer/passes/untrained_rules.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "importer/graph/graph.h"
-#include "importer/passes/passes.h"
+#include "importer/passes/joined_nodes.h"
 #include "kernels/core/planned_operands.h"
 
 namespace ofsdp::importer {

@@ -8,7 +8,6 @@
 #include <set>
 
 #include "fsdp/comm/rank_identity.h"
-#include "importer/passes/passes.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
 #include "runtime/commands/commands.h"

@@ -8,7 +8,6 @@
 #include "importer/dialects/onnxruntime/ort_artifacts.h"
 #include "importer/file/onnx_file.h"
 #include "importer/normalize/onnx_import.h"
-#include "importer/passes/passes.h"
 #include "kernels/base/text.h"
 #include "runtime/commands/commands.h"
 #include "runtime/commands/contact_sheet.h"

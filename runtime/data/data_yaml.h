@@ -58,18 +58,22 @@ inline Result<int64_t> positive(const Place& place, const YAML::Node& node) {
   return value;
 }
 
-// The keys of a column of images, of classes, or of members of shards.
+// The keys of a column that reads images, classes (names of folders) or members of .tar shards.
+// Such a column has ColumnSpec::images.
 std::span<const char* const> image_keys();
 bool is_image_key(const std::string& key);
 
-// REQUIRES: is_image_key(key).
+// Reads the value of one key into `column`; `place` is that of the value. REQUIRES:
+// is_image_key(key).
 Status read_image_key(const Place& place, const std::string& key, const YAML::Node& value,
                       ColumnSpec& column);
 
-// Checks all keys of the column together, and decides by the member what it holds.
+// Checks that the keys of the column fit together, once all are read. Finds the member of the
+// shards if the column names none, and sets ImageSource::classes if that member is a class. `node`:
+// the column's mapping. REQUIRES: column.images.
 Status check_images(const Place& place, const YAML::Node& node, ColumnSpec& column);
 
-// Makes the paths of a column of images relative to `folder`, which has the YAML file.
+// Joins `folder`, in which the YAML file lies, with the column's paths. REQUIRES: column.images.
 void place_images(const std::string& folder, ColumnSpec& column);
 
 }  // namespace ofsdp::runtime

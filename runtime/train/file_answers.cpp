@@ -8,8 +8,9 @@
 #include <random>
 
 #include "importer/graph/reference_run.h"
-#include "importer/passes/passes.h"
+#include "importer/passes/model_inputs.h"
 #include "importer/passes/sample_order.h"
+#include "importer/passes/trained_set.h"
 #include "importer/write/model_output.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"

@@ -5,8 +5,9 @@
 
 #include "importer/edit/model_edits.h"
 #include "importer/file/tensor_record.h"
-#include "importer/passes/passes.h"
+#include "importer/passes/model_inputs.h"
 #include "importer/passes/sample_order.h"
+#include "importer/passes/trained_set.h"
 #include "kernels/base/names.h"
 #include "kernels/base/text.h"
 #include "kernels/cpu/parallel.h"

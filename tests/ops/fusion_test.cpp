@@ -4,6 +4,7 @@
 #include <limits>
 #include <numbers>
 
+#include "importer/passes/joined_nodes.h"
 #include "kernels/core/planned_operands.h"
 #include "tests/support/fusion_fixture.h"
 #include "tests/support/namespaces.h"

@@ -17,6 +17,7 @@
 #include "importer/passes/fusion/fusion.h"
 #include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
+#include "importer/passes/trained_set.h"
 #include "runtime/data/column_file.h"
 #include "tests/nodes/interpreter.h"
 #include "tests/support/namespaces.h"

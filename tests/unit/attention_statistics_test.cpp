@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "fsdp/plan/plan.h"
+#include "importer/passes/joined_nodes.h"
 #include "importer/passes/passes.h"
 #include "kernels/core/planned_operands.h"
 #include "tests/support/graphs.h"

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "importer/passes/joined_nodes.h"
 #include "importer/passes/passes.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"

@@ -9,6 +9,7 @@
 
 #include "fsdp/plan/plan.h"
 #include "importer/graph/verify.h"
+#include "importer/passes/joined_nodes.h"
 #include "importer/passes/passes.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"

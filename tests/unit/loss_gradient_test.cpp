@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "importer/graph/verify.h"
+#include "importer/passes/joined_nodes.h"
 #include "importer/passes/passes.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"

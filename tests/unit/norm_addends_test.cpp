@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "importer/passes/joined_nodes.h"
 #include "importer/passes/passes.h"
 #include "kernels/core/memory.h"
 #include "tests/support/graphs.h"

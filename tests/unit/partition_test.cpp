@@ -5,8 +5,8 @@
 #include "fsdp/plan/plan.h"
 #include "importer/normalize/onnx_import.h"
 #include "importer/passes/fusion/fusion.h"
-#include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
+#include "importer/passes/trained_set.h"
 #include "tests/support/graphs.h"
 #include "tests/support/namespaces.h"
 

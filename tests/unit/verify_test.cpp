@@ -10,6 +10,7 @@
 #include <fstream>
 #include <set>
 
+#include "importer/passes/joined_nodes.h"
 #include "importer/passes/passes.h"
 #include "importer/pipeline.h"
 #include "tests/support/graphs.h"

@@ -34,7 +34,8 @@ struct CudnnTarget {
   int64_t max_workspace = int64_t{1} << 30;
 };
 
-// Describes the current device. `handle` is null if cuDNN is absent.
+// Describes the current device, which must be `device`, with its TF32 and may_vary settings.
+// `handle` is null if cuDNN is absent; else `device` owns it and must outlive the plans.
 CudnnTarget cudnn_target(DeviceState& device);
 
 class CudnnPlan {
@@ -45,10 +46,10 @@ class CudnnPlan {
   virtual cudaError_t run(cudaStream_t stream, std::span<void*> operands, void* workspace) = 0;
 };
 
-// An attention as cuDNN computes it. Window, causality and softcap are those of `e`, whose diagonal
-// begins at the first key if offset is 0, or else ends at the last; with lengths it ends at each
-// sample's last key if `to_last_key`. Rows without visible keys, and dk and dv of keys after a
-// sample's length, are undefined.
+// An attention as cuDNN computes it, with the window, causality and softcap of `e`. Query i stands
+// at key i if e.offset is 0 and not `to_last_key`. Else the last query stands at the last key: of
+// the sample's length if there are lengths, or of all keys. Rows without visible keys, and dk and
+// dv of keys after a sample's length, are undefined. REQUIRES: e.offset is 0 or keys - queries.
 struct CudnnAttention {
   AttentionParams e;
   ops::MaskUse mask = ops::MaskUse::kNone;

@@ -9,9 +9,9 @@ namespace ofsdp::kernels::cuda {
 // --- Searches (kernels/ops/indexing/counted.cpp). Output buffers have room for all elements.
 //
 // Stores the flat positions of nonzero elements in x (-0 counts as zero if `floats`), in order, and
-// the count. x has n elements, `size` bytes each. fills: unused entries repeat the last position,
-// or are 0. Chunks of 2048 elements are counted, offset by one block, then written; x is read
-// twice.
+// the count. x has n elements, `size` bytes each. If `fills`, unused entries repeat the last
+// position (0 if none is found); else they stay as they are. Chunks of 2048 elements are counted,
+// offset by one block, then written; x is read twice.
 struct FoundParams {
   int64_t n = 0;
   size_t size = 1;
@@ -20,12 +20,15 @@ struct FoundParams {
 size_t found_scratch(const FoundParams& e);
 cudaError_t found_positions(const FoundParams& e, const void* x, int64_t* positions, int64_t* count,
                             void* scratch, cudaStream_t stream);
-// Splits positions [n], stored in y's first row, into an index per axis: y [rank, n].
+// Splits positions [n], stored in y's first row, into an index per axis: y [rank, n]. `shape`: the
+// searched tensor's `rank` axes, in host memory.
 cudaError_t split_positions(int64_t n, const int64_t* shape, int rank, int64_t* y,
                             cudaStream_t stream);
 
-// Scatter indices for counted slices: y = x for the first factor * count entries along n in [outer,
-// n, inner], with negative indices wrapped; padding entries become (dims[0], 0, ...).
+// Scatter indices for counted slices. x and y have `numel` elements, [outer, n, inner]; the last
+// axis of the index tensor holds `components` numbers, one for each indexed axis of the scattered
+// tensor, with sizes `dims`. The first factor * count entries along n are x's, negative ones
+// wrapped. Other entries become (dims[0], 0, ...), which lies outside.
 struct ScatterIndexParams {
   int64_t numel = 0, n = 0, inner = 1, factor = 1;
   int components = 1;

@@ -1,10 +1,11 @@
 // Data movement: strided copies (Transpose, Concat, Split, Slice, Expand, Pad), fills, Trilu,
 // OneHot, KeepCounted, JoinRows.
 //
-// strided_copy: src strides may be 0 (Expand) or negative (Slice); src and dst point at the element
-// of index 0 and must not overlap. Elements have 1, 2, 4, 8 or 16 bytes. Runs that are dense on
-// both sides move in 16-byte accesses if addresses allow. If src is dense along another axis than
-// dst, 32 x 32 tiles go through shared memory. Each element is read and written once.
+// strided_copy: strides are in elements; src strides may be 0 (Expand) or negative (Slice); src and
+// dst point at the element of index 0 and must not overlap. Elements have 1, 2, 4, 8 or 16 bytes.
+// Runs that are dense on both sides move in 16-byte accesses if addresses allow. If src is dense
+// along another axis than dst, 32 x 32 tiles go through shared memory. Each element is read and
+// written once.
 #pragma once
 
 #include "kernels/cuda/device/types.h"

@@ -18,8 +18,8 @@ inline ChannelNormParams batch_norm_extent(const TensorDesc& x) {
   return {s[0], s[1], inner, x.layout == Layout::kChannelsLast || inner == 1};
 }
 
-// Accepts images (the first `images` inputs and output 0) if they have type T and one layout; other
-// operands must be RealOf<T>.
+// Accepts images (the first `images` inputs, which must be present, and output 0) if they have type
+// T and one layout. Other operands that are present must be RealOf<T>.
 template <typename T, size_t images>
 Acceptance accepts_images(const Problem& p) {
   const auto fits = [](bool image, const TensorDesc& desc) {
@@ -33,7 +33,10 @@ Acceptance accepts_images(const Problem& p) {
   return accept_if(layouts, "operands of several layouts");
 }
 
-// gcc does not vectorise float16 sums: converting whole images to float32 is faster.
+// Returns an operator's implementations; the first that accepts a problem is taken: float32, called
+// `name`; bfloat16, which reads and writes the first `images` inputs and output 0 as they are,
+// other operands in float32; float16, through float32 as a whole, since gcc does not vectorise
+// float16 sums; float64. create32, create_bfloat16, create64: make the kernel from a Problem.
 template <size_t images, auto create32, auto create_bfloat16, auto create64>
 std::vector<Implementation> image_kernels(const char* name) {
   return {

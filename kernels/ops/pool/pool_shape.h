@@ -14,6 +14,7 @@ inline constexpr int32_t kNoWinner = -1;  // 255 as uint8
 
 DType winner_dtype(int64_t taps);
 
+// infer_pool checks the node; kInput. known_pool reads a node that has been checked.
 Result<Window> infer_pool(const Attributes& attributes, const Shape& x);
 Window known_pool(const Attributes& attributes, const Shape& x);
 Shape pool_output(const Window& window, const Shape& x);

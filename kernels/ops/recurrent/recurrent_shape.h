@@ -106,6 +106,7 @@ struct RecurrentShape {
   Shape saved_shape() const { return {directions, steps, batch, saved() * hidden}; }
 };
 
+// infer_recurrent checks the node; kInput. known_recurrent reads a node that has been checked.
 Result<RecurrentShape> infer_recurrent(RecurrentKind kind, const Attributes& attributes,
                                        const std::vector<TensorDesc>& inputs);
 RecurrentShape known_recurrent(RecurrentKind kind, const Attributes& attributes,

@@ -3,8 +3,9 @@
 // program's), that is an error. `finish` then resolves options that depend on others: the
 // optimizer's defaults, options without effect, the run's length.
 //
-// Takes names without dashes ("batch-size"), texts, and a subject for messages ("--batch-size",
-// "model.yaml line 3: batch_size"). Errors: kInput, one line with subject, expected and found.
+// Takes names without leading dashes ("batch-size"), texts, and a subject for messages
+// ("--batch-size", "model.yaml line 3: batch_size"). Errors: kInput, one line with subject,
+// expected and found.
 #pragma once
 
 #include <map>
@@ -50,7 +51,8 @@ class OptionReader {
   void warn(std::string line) { warnings_.push_back(std::move(line)); }
   const std::vector<std::string>& warnings() const { return warnings_; }
 
-  // `omp_num_threads`: the environment variable, if set; then the default for --threads.
+  // `omp_num_threads`: the environment variable's text if it is set, which is then the default of
+  // --threads.
   Result<Options> finish(Command command, const std::optional<std::string>& omp_num_threads);
   // Returns the first given option that a model with a training_info decides itself; empty if none.
   std::string overriding() const;

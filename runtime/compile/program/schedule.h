@@ -1,9 +1,9 @@
 // Schedule: one micro-batch, of training or evaluation, as a flat list of steps. steps.inc has the
-// kinds; text() prints a schedule.
+// kinds and explains their traits; text() prints a schedule.
 //
-// compile is pure: the same graph, plan and options give the same steps on every rank. So ranks can
-// compare their collectives' order before the first step (collective_hash), and prefetch only moves
-// a Gather.
+// make_schedule is pure: the same graph, plan and options give the same steps on every rank. So
+// ranks can compare their collectives' order before the first step (collective_hash), and prefetch
+// only moves a Gather.
 //
 // [Note: prefetch and memory] A unit is resident from Gather to Free. Gather stands `depth`
 // residencies ahead of the first use, so at most depth + 1 residencies (and the root) overlap. The
@@ -69,8 +69,8 @@ struct CompileOptions {
   bool last_micro = true;
   bool clip = false;                       // the update needs the global norm
   bool parameter_norms = false;            // the optimizer needs parameter norms
-  std::vector<MatrixSteps> matrices = {};  // per unit; if empty, gradients are not kept
-  bool watch = false;                      // --watch
+  std::vector<MatrixSteps> matrices = {};  // one per unit; empty: no optimizer needs matrices
+  bool watch = false;                      // --watch: a Watch step after the update
   bool on_device = false;
 };
 
@@ -78,6 +78,8 @@ struct Schedule {
   std::vector<Step> steps;
 };
 
+// `graph`: specialized and finished; with its loss and, if options.training, its backward nodes.
+// `plan`: made of this graph's parameters; training and evaluation share it.
 Schedule make_schedule(const Graph& graph, const Plan& plan, const CompileOptions& options);
 
 // Returns for each value the parameter it is or views, or -1.
@@ -89,7 +91,7 @@ std::vector<int> unit_of_parameter(const Graph& graph, const Plan& plan);
 // The list into which Step::index points; kRun: none.
 enum class StepSubject : uint8_t { kNode, kUnit, kBuffer, kRun };
 
-// A row in steps.inc.
+// A row in steps.inc, which explains each member.
 struct StepTraits {
   const char* name;  // "Gather"
   StepSubject subject;
@@ -103,7 +105,7 @@ const StepTraits& traits(StepKind kind);
 
 bool communicates(const Step& step);
 
-// Hashes all collective steps (FNV-1a, 64 bits).
+// Hashes all collective steps (FNV-1a, 64 bits). `seed`: the hash of an earlier schedule.
 uint64_t collective_hash(const Schedule& schedule, const Plan& plan, uint64_t seed = 0);
 
 const char* step_name(StepKind kind);

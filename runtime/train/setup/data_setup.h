@@ -12,7 +12,7 @@
 
 #include "importer/graph/graph.h"
 #include "importer/passes/loss.h"
-#include "importer/passes/passes.h"
+#include "importer/passes/model_inputs.h"
 #include "runtime/data/data_spec.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/packed_rows.h"

@@ -11,7 +11,6 @@
 #include "importer/dialects/training_info/rules_source.h"
 #include "importer/graph/graph.h"
 #include "importer/normalize/onnx_import.h"
-#include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
 #include "runtime/engine/forward.h"
 

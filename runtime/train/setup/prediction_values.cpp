@@ -7,7 +7,6 @@
 
 #include "importer/graph/reference_run.h"
 #include "importer/passes/loss.h"
-#include "importer/passes/passes.h"
 #include "importer/passes/specialize.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"

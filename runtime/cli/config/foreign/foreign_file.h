@@ -1,7 +1,7 @@
 // Reads other programs' configuration files. A key table reads a mapping: a key may have an effect
-// (its reader sets our options), have none here (one warning a file lists these), or be unknown (an
-// error with the nearest name). If two keys give an option different values, the error names both
-// (OptionReader).
+// (its reader sets our options), have none here (one warning per file lists them), or be unknown
+// (an error with the nearest name). If two keys give an option different values, the error names
+// both (OptionReader).
 //
 // Borrows the OptionReader. Errors: kInput with file, line, key, expected and found;
 // without_yaml_exceptions makes such errors from yaml-cpp's exceptions.
@@ -57,9 +57,10 @@ class ForeignFile {
   ForeignKey key(const YAML::Node& key, const YAML::Node& value, const std::string& section) const;
 
   // Reads every key in a mapping; null counts as absent. `section` is the mapping's path ("" for
-  // the file); names may lack `prefix` ("fsdp_").
+  // the file). Rules have whole names; the file's may lack `prefix` ("fsdp_").
   Status read(const YAML::Node& mapping, const std::string& section,
               const std::vector<KeyRule>& rules, const std::string& prefix = "");
+  // Reads one key by the rule `name`.
   Status read_one(ForeignKey key, const std::string& name, const std::vector<KeyRule>& rules);
   // The same for a key that must hold a mapping.
   Status read_section(const ForeignKey& key, const std::vector<KeyRule>& rules,
@@ -83,7 +84,7 @@ class ForeignFile {
   void warn(const ForeignKey& key, const std::string& text) {
     reader_.warn(key.subject + ": " + text);
   }
-  // Warns about the keys without effect, if any.
+  // Warns about the keys without effect, if any. The functions that read a whole file call it last.
   void finish();
 
  private:
@@ -94,9 +95,11 @@ class ForeignFile {
   bool of_flags_ = false;
 };
 
+// Returns the error that the key's value is not `description`.
+Status expected(const ForeignKey& key, const std::string& description);
+
 // These read a value; errors name the key, expected and found. If the key is absent, they return
 // `otherwise`.
-Status expected(const ForeignKey& key, const std::string& what);
 Result<std::string> text_of(const ForeignKey& key);
 Result<bool> switch_of(const ForeignKey& key);
 Result<bool> switch_or(const std::optional<ForeignKey>& key, bool otherwise);
@@ -128,12 +131,12 @@ Status without_yaml_exceptions(const std::string& path, const char* what, Read r
 // docs/reference/configuration.md. Sets options and adds warnings in the file's OptionReader;
 // errors as in ForeignFile.
 
-// Accelerate's `fsdp_config` (FSDP1, or FSDP2 if `fsdp_version` is 2) and `parallelism_config`.
-// Reads these keys if present, and `num_processes` to check that the mesh has as many ranks.
-
-// `mixed_precision` and related keys: parameters, reduction and buffers have one dtype.
+// `mixed_precision` and related keys: parameters, reduction and buffers get `dtype`, a name of
+// ours.
 Status set_precision(ForeignFile& file, const ForeignKey& key, const std::string& dtype);
 
+// Reads Accelerate's `fsdp_config` (FSDP1, or FSDP2 if `fsdp_version` is 2) and
+// `parallelism_config` if present, and `num_processes` to check that the mesh has as many ranks.
 Status read_accelerate_fsdp(ForeignFile& file, const std::optional<ForeignKey>& fsdp,
                             const std::optional<ForeignKey>& parallelism,
                             const std::optional<ForeignKey>& processes);
@@ -163,8 +166,9 @@ Status read_accelerate(ForeignFile& file, const std::vector<ForeignKey>& keys);
 //
 // Errors as in ForeignFile.
 
-// Reads DeepSpeed's top level keys (or an inline `deepspeed_config`) one by one, and resolves them
-// at the end.
+// Reads DeepSpeed's top level keys, or an inline `deepspeed_config`: file.read(mapping, section,
+// keys.rules()), then keys.resolve(), which sets the options that several keys decide together. The
+// object must outlive its rules.
 class DeepSpeedKeys {
  public:
   explicit DeepSpeedKeys(ForeignFile& file) : file_(file) {}
@@ -172,7 +176,7 @@ class DeepSpeedKeys {
   std::vector<KeyRule> rules();
   Status resolve();
 
-  // Accelerate's own keys also set these.
+  // Accelerate's own keys may set these before resolve().
   std::optional<ForeignKey> stage, offload_optimizer, offload_param;
 
  private:
@@ -210,9 +214,9 @@ enum class ForeignLauncher { kNone, kTorchrun, kAccelerate, kDeepSpeed };
 ForeignLauncher take_launcher(std::vector<std::string>& arguments);
 
 struct CommandWord {
-  enum class Kind { kValue, kBare, kOptional };
+  enum class Kind { kValue, kBare, kOptional };  // has a value, has none, may have one
   Kind kind = Kind::kValue;
-  std::string flag = {};   // our flag with this meaning; empty: none
+  std::string flag = {};   // our flag with this meaning; empty: read_command_words decides
   std::string value = {};  // the value that a bare word gives to our flag
 };
 
