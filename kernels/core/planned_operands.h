@@ -114,7 +114,7 @@ class JoinedRows {
 };
 
 // Kept rows: rows with labels that the loss does not ignore, in tensors [N, ...] with one row per
-// label. importer/passes/passes.h explains their use.
+// label. importer/passes/joined_nodes.h explains their use.
 //
 //   rows   int64 [N + 1]: the number of rows left out, the kept rows' indices in rising order, then
 //          zeros. All zeros means that all rows are kept, so a kernel timed on zeros does all work
@@ -193,8 +193,8 @@ struct Rooms {
 
 }  // namespace linear_loss
 
-// ofsdp.LayerNormalizationGrad adds this input to dx; planning makes it (importer/passes/passes.h,
-// join_norm_addends).
+// ofsdp.LayerNormalizationGrad adds this input to dx; planning makes it
+// (importer/passes/joined_nodes.h, join_norm_addends).
 inline constexpr size_t kNormAddend = 7;
 
 // Returns whether a scale or bias, broadcast to x, is one row over the normalised axes [axis,

@@ -7,7 +7,7 @@
 //
 // One exception: if a plain tensor has a `pitch`, rows (along the last axis) begin that many
 // elements apart, with undefined elements between. Only devices have such tensors, and only kernels
-// that say so take them (importer/passes/passes.h, pitch_rows).
+// that say so take them (importer/passes/joined_nodes.h, pitch_rows).
 //
 // TensorView never owns; graphs share Constants. Descs and constants never change once made.
 #pragma once

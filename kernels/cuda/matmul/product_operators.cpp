@@ -185,7 +185,7 @@ Acceptance accepts_epilogue(const Problem& p) {
 }
 
 // Returns nullptr if cuBLASLt has no algorithm; the graph then keeps the separate nodes
-// (importer/passes/passes.h).
+// (importer/passes/joined_nodes.h).
 std::unique_ptr<CudaKernel> create_epilogue(DeviceState& device, const Problem& p) {
   const ProductShape shape = epilogue_shape(p);
   std::shared_ptr<MatrixProduct> product = make_product(device, shape);

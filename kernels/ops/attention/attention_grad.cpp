@@ -16,8 +16,8 @@
 //
 // ofsdp.AttentionWithStatistics(Q, K, V, mask, lengths): Attention without cached keys, with the
 // same attributes. It also returns the statistics that the gradient would otherwise compute again.
-// A pass inserts it if a device has kernels for it (importer/passes/passes.h), after the backward
-// nodes exist, so it has no gradient.
+// A pass inserts it if a device has kernels for it (importer/passes/joined_nodes.h), after the
+// backward nodes exist, so it has no gradient.
 //
 //   Y            as Attention returns it
 //   statistics   float32 [B, heads, queries]: each query's log-sum-exp over the masked scores,

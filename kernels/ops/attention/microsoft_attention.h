@@ -3,7 +3,7 @@
 // description of a problem, the body after the projections, that part of the references, and checks
 // for infer.
 //
-// The past must be empty (importer/passes/passes.h), so present is k and v. If mask_index
+// The past must be empty (importer/passes/model_inputs.h), so present is k and v. If mask_index
 // hides a score, mask_filter_value is added to it; causality and seqlens_k make it minus infinity.
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 #pragma once

@@ -1,6 +1,6 @@
 // ofsdp.GemmEpilogue(A, B, bias, addend, x): a Gemm with an elementwise end that would otherwise be
 // another pass over memory. A pass inserts it if a device has a kernel for it
-// (importer/passes/passes.h), after the backward nodes exist, so it has no gradient.
+// (importer/passes/joined_nodes.h), after the backward nodes exist, so it has no gradient.
 //
 //   z = alpha A' B' + bias + addend      A' = A or A^T (transA), B' = B or B^T; bias is a row;
 //                                        bias, addend and x may be absent

@@ -7,7 +7,7 @@
 // Attributes: rows, columns, by_rows; type, the elements' TensorProto.DataType (int8, uint8, int4,
 // uint4, float16, bfloat16); the scales' axis and block_size, as in DequantizeLinear
 // (kernels/core/quantization.h). Floats have no scale. A pass replaces a product by it
-// (importer/passes/passes.h).
+// (importer/passes/trained_set.h).
 // https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
 
 #include "kernels/base/status.h"

@@ -421,7 +421,7 @@ void add_layer_normalization(Registry& registry) {
 // ofsdp.LayerNormalizationGrad(dy, x, scale, mean, inv, dmean, dinv, addend), attribute axis: dx,
 // dscale and dbias for LayerNormalization, or for RMSNormalization if mean is absent; dscale and
 // dbias exist only if scale is one row. dmean, dinv and addend may be absent. The addend, like x in
-// shape and dtype, is added to dx; a pass puts it there (importer/passes/passes.h). Formulas:
+// shape and dtype, is added to dx; a pass puts it there (importer/passes/joined_nodes.h). Formulas:
 // kernels/cpu/normalization.h.
 
 namespace layer_normalization_grad {
