@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Makes an installed tree run on other systems: puts the libraries that it needs into lib/onnx-fsdp, strips, and checks.
+"""Makes an installed tree run on other systems: copies the libraries it needs into lib/onnx-fsdp, strips, and checks.
 
     bundle.py TREE [--patchelf PROGRAM] [--wheel]
 
-TREE is a prefix of `cmake --install`, or the part of it that a wheel has. A bundled library gets a name of its own, with a
-hash of its content, so a process that has another build of it keeps both apart. Left to the system are glibc, libgcc_s,
-libstdc++, the MPI libraries and those of pyarrow; those of NVIDIA are opened at run time.
-Fails if a file needs a newer system than glibc 2.34 with GCC 11 (RHEL 9, Ubuntu 22.04), or the tree is too large. Writes
-THIRD_PARTY, into share/doc/onnx-fsdp or, of a wheel, on top: what is bundled, from where, with the licences.
+TREE is a prefix of `cmake --install`, or the part of it in a wheel. The name of a bundled library contains a hash of
+its content, so a process can load it next to another build of the same library. The system provides glibc, libgcc_s,
+libstdc++, the MPI libraries and pyarrow's libraries. NVIDIA's libraries are opened at run time.
+Fails if a file needs a newer system than glibc 2.34 with GCC 11 (RHEL 9, Ubuntu 22.04), or if the tree is too large.
+Writes THIRD_PARTY into share/doc/onnx-fsdp, or with --wheel into TREE: the bundled libraries, origins and licences.
 """
 import argparse
 import hashlib
@@ -38,7 +38,7 @@ def elf_files(tree):
 
 
 def libraries_of(libraries):
-    """The files that the loader finds for the names that these libraries and their own ones need."""
+    """Returns the files that the loader finds for these libraries' dependencies, direct and indirect, by name."""
     names = {}
     for library in libraries:
         found = dict(re.findall(r"^\s*(\S+) => (/\S+)", run("ldd", library), re.M))
@@ -55,7 +55,7 @@ def libraries_of(libraries):
 
 
 def bundle(tree, patchelf):
-    """Copies the libraries and leads every file of the tree to the copies."""
+    """Copies the libraries and makes every file of the tree use the copies."""
     lib, private = tree / "lib", tree / "lib/onnx-fsdp"
     ours = elf_files(tree)
     names = libraries_of([file for file in ours if file.parent == lib])
@@ -82,7 +82,7 @@ def bundle(tree, patchelf):
 
 
 def newest_versions(file):
-    """The newest version of each kind among the symbols that a file needs."""
+    """Returns the newest version of each kind among the symbols that a file needs."""
     text = run("readelf", "-VW", file)
     text = text[text.find("Version needs"):] if "Version needs" in text else ""
     newest = {}
@@ -92,7 +92,7 @@ def newest_versions(file):
 
 
 def check(tree, limit):
-    """Prints what each file needs and returns whether all is within the limits."""
+    """Prints the versions that each file needs and returns whether all are within the limits."""
     good, total = True, 0
     for file in elf_files(tree):
         size, newest = file.stat().st_size, newest_versions(file)
@@ -111,7 +111,7 @@ def check(tree, limit):
 
 
 def package_of(file):
-    """A Debian package with its version, and the file with its licence."""
+    """Returns a Debian package with its version, and its licence file."""
     for name in (file, str(file).removeprefix("/usr")):
         found = subprocess.run(["dpkg-query", "-S", str(name)], capture_output=True, text=True)
         if found.returncode == 0:
@@ -122,8 +122,8 @@ def package_of(file):
 
 
 def inside(tree):
-    """Rows of THIRD_PARTY about what is compiled into our own libraries."""
-    apache = ROOT / "LICENSE"  # that of ONNX and of cudnn-frontend too
+    """Returns rows of THIRD_PARTY for code compiled into our own libraries."""
+    apache = ROOT / "LICENSE"  # also the licence of ONNX and cudnn-frontend
     rows = []
     if list(tree.glob("lib/libonnx_fsdp.so*")):
         json = pathlib.Path("/usr/share/doc/nlohmann-json3-dev/copyright")
@@ -138,7 +138,7 @@ def inside(tree):
 
 
 def third_party(tree, bundled):
-    """The text of THIRD_PARTY."""
+    """Returns the text of THIRD_PARTY."""
     rows = [(copy.name, *package_of(source)) for _, source, copy in bundled] + inside(tree)
     text = ["Libraries in this package that others wrote, as they were built; their licences follow.\n"]
     text += dict.fromkeys(f"  {name:38} {origin}" for name, origin, _ in rows)

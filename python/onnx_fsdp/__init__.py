@@ -2,14 +2,14 @@
 
     result = onnx_fsdp.train("model.onnx", data={"image": x, "labels": y}, loss="cross_entropy", output="out.onnx")
 
-`train`, `evaluate`, `plan` and `check` run the program fsdp-run in processes of its own; the caller's process is none of the
-ranks. `start` gives a run whose rows are an iterator. A `Trainer` is one rank in the caller's process, who brings each
-batch; with `nproc_per_node` it has ranks of its own, and under torchrun each process is a rank. All give the bits of the
-command line. `export` makes the ONNX file of a PyTorch module.
+`train`, `evaluate`, `plan` and `check` run the program fsdp-run in separate processes; the caller's process is not a
+rank. `start` returns a run; the run is an iterator over rows. A `Trainer` is one rank in the caller's process, and the
+caller passes each batch. With `nproc_per_node` a `Trainer` starts separate rank processes. Under torchrun each process
+is a rank. All of them give the same bits as the command line. `export` writes a PyTorch module as an ONNX file.
 
-Options are those of `fsdp-run --help` with _ for -: True and False are on and off, None leaves an option out, a
-sequence of numbers is a list, and a sequence of words says an option that may be repeated once for each. Arrays are
-numpy's, or what numpy.asarray takes.
+Options have the names in `fsdp-run --help`, with _ for -. True and False mean on and off; None omits an option. A
+sequence of numbers is a list. For a repeatable option, a sequence of words gives the option once per word. Arrays are
+numpy arrays, or values that numpy.asarray accepts.
 """
 
 from ._export import Exported, ExportError, export

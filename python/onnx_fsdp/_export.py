@@ -1,19 +1,19 @@
 """`export`: a PyTorch module as an ONNX file to train, with the names of its state_dict.
 
-The file has an entry `onnx_fsdp.state_dict` in its metadata, as JSON. A trained file keeps it, and
-`fsdp-run export --format safetensors` writes the module's state_dict by it:
+The file has an entry `onnx_fsdp.state_dict` in its metadata, as JSON. A trained file keeps the entry, and
+`fsdp-run export --format safetensors` uses it to write the module's state_dict:
 
     {"version": 1, "training": true, "dropout": 8, "tensors": {KEY: SOURCE, ...}, "others": [NAME, ...]}
 
-There is a KEY for each key of the state_dict, in its order. A SOURCE is one of
+There is a KEY for each key of the state_dict, in the same order. A SOURCE is one of
 
     "NAME"                                    the initializer NAME; tied keys have the same one
-    {"initializer": NAME, "transposed": true} its transpose, a matrix
-    {"dtype": "I64", "shape": [], "data": B}  bytes in base64, little-endian: a buffer that is no number of the graph
+    {"initializer": NAME, "transposed": true} the transpose of a matrix
+    {"dtype": "I64", "shape": [], "data": B}  bytes in base64, little-endian: a boolean or integer buffer
 
-`others`: floating-point initializers that are no key. `training` and `dropout`: the form of the export, and how many
-dropouts above 0 the module has.
-PyTorch and onnx are imported by the call only.
+`others`: floating-point initializers without a key. `training`: the mode of the export. `dropout`: the number of
+dropouts above 0 in the module.
+Only the call imports PyTorch and onnx.
 """
 
 import base64
@@ -34,7 +34,7 @@ _EXTERNAL_BYTES = 1_800_000_000  # a protobuf message ends at 2 GiB
 _SAFETENSORS = {"bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64"}
 _ONNX_FLOATS = {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}
 _SEQUENCES = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")  # also after decoder_
-_IGNORED = ("labels", "return_loss", "num_items_in_batch")  # of a Hugging Face batch: the loss is of fsdp-run
+_IGNORED = ("labels", "return_loss", "num_items_in_batch")  # in a Hugging Face batch: fsdp-run adds the loss
 
 
 class ExportError(RuntimeError):
@@ -56,7 +56,7 @@ def export(module: typing.Any, path: typing.Union[str, "os.PathLike[str]"], exam
            training: bool = True, outputs: typing.Optional[typing.Sequence[str]] = None,
            dynamic_axes: typing.Optional[typing.Mapping[str, typing.Mapping[int, str]]] = None,
            exporter: str = "auto", opset_version: int = 20) -> Exported:
-    """Writes a PyTorch module as an ONNX file that trains, and whose weights go back into the module.
+    """Writes a PyTorch module as an ONNX file to train. The trained weights load back into the module.
 
         batch = tokenizer(["a fine film", "a dull film"], padding=True, return_tensors="pt")
         onnx_fsdp.export(model, "bert.onnx", batch)
@@ -64,24 +64,24 @@ def export(module: typing.Any, path: typing.Union[str, "os.PathLike[str]"], exam
         # fsdp-run export ck --format safetensors -o bert.safetensors
         model.load_state_dict(safetensors.torch.load_file("bert.safetensors"))
 
-    `example_inputs`: a dict or BatchEncoding by the names of the forward pass, a tuple in its order, or a tensor. A
-    Hugging Face batch may have `labels`, which are left out: fsdp-run adds the loss. An encoder-decoder gets the input
-    `decoder_input_ids` in their place.
+    `example_inputs`: a dict or BatchEncoding with the forward pass's argument names, a tuple in argument order, or a
+    tensor. A Hugging Face batch may have `labels`: the export omits them, because fsdp-run adds the loss. For an
+    encoder-decoder they become the input `decoder_input_ids`.
 
-    Initializers have the names of the state_dict. The first axis of each input is the symbol `batch`, and the second of
-    token inputs is `sequence` if the module allows that. `dynamic_axes`, by input and axis, replaces this for the inputs
-    that it names. Outputs are `logits` if the module returns such, else all tensors that it returns; `outputs` names
-    others by the module's names.
+    Initializers have the names of the state_dict. The first axis of each input is the symbol `batch`. The second axis
+    of token inputs is `sequence` if the module allows that. `dynamic_axes`, by input and axis, replaces these symbols
+    for the inputs that it names. The output is `logits` if the module returns a tensor with this name. Otherwise the
+    outputs are all tensors that the module returns. `outputs` selects other tensors by the module's names.
 
-    `training`: dropout stays and batch normalization computes statistics. A module in training mode keeps the modes of its
-    parts. False: as in evaluation. Either way the module is as before afterwards, its mode and config too.
+    `training`: True keeps dropout, and batch normalization computes statistics. A module in training mode keeps the
+    modes of its parts. False exports evaluation mode. Afterwards the module has its earlier mode and config.
 
-    `exporter`: "dynamo" or "torchscript", PyTorch's two; "auto" takes the second one if the first one fails. A file of
-    nearly 2 GB or more has its weights in files beside it.
+    `exporter`: "dynamo" or "torchscript", PyTorch's two exporters. "auto" tries the second if the first fails. For a
+    file of nearly 2 GB or more, the weights are in separate files next to it.
 
-    Raises ExportError if neither exporter can, or if weights would be lost; the message names them. Warns about an axis
-    that had to be fixed, about weights that the forward pass does not read (they are in the file too), and about parameters
-    without requires_grad, which fsdp-run trains unless --freeze names them.
+    Raises ExportError if no exporter succeeds, or if weights would be lost; the message names them. Warns about an axis
+    with a fixed size, and about weights that the forward pass does not read; the file has them too. Also warns about
+    parameters without requires_grad: fsdp-run trains them unless --freeze names them.
     """
     try:
         import onnx  # noqa: F401
@@ -119,13 +119,14 @@ def export(module: typing.Any, path: typing.Union[str, "os.PathLike[str]"], exam
 
 
 def _first_line(error):
-    """An exporter's message ends with its cause, after advice."""
+    """Returns the first line of the error's cause, or of the error if it has none. An exporter's own message begins
+    with advice."""
     text = str(error.__cause__ or error) or type(error).__name__
     return next((line.strip() for line in text.splitlines() if line.strip()), "")[:400]
 
 
 class _Call:
-    """The module's forward pass as a function from tensors in order to tensors in order, in `module.forward`."""
+    """The module's forward pass, installed as `module.forward`. It takes and returns tensors by position."""
 
     def __init__(self, torch, module, example_inputs, outputs, undo):
         self.torch, self.module = torch, module
@@ -166,7 +167,8 @@ class _Call:
         return dict(sorted(tensors.items(), key=lambda item: order.get(item[0], len(order)))), fixed
 
     def _on_device(self, tensors):
-        """An axis of size 1 cannot become symbolic: a batch of one sample has it twice."""
+        """Moves the example to the module's device. An axis of size 1 cannot become symbolic, so a single sample is
+        repeated."""
         device = next((tensor.device for tensor in self.module.parameters()), self.torch.device("cpu"))
         tensors = {name: tensor.detach().to(device) for name, tensor in tensors.items()}
         self.batch = next((t.shape[0] for t in tensors.values() if t.dim() > 0), 1)
@@ -181,7 +183,7 @@ class _Call:
         setattr(owner, name, value)
 
     def _configure(self, undo):
-        """Neither a cache nor what only saves memory or skips whole layers at random."""
+        """Turns off caches, gradient checkpointing (it only saves memory) and LayerDrop (it skips layers at random)."""
         parts = list(self.module.modules())
         for config in {id(part.config): part.config for part in parts if hasattr(part, "config")}.values():
             if getattr(config, "use_cache", False):
@@ -211,7 +213,8 @@ class _Call:
 
     @contextlib.contextmanager
     def _evaluating(self):
-        """Leaves modes and random numbers as they are; evaluation changes no buffer."""
+        """A context in evaluation mode. It keeps modes and random numbers unchanged, and evaluation changes no
+        buffer."""
         modes = [(part, part.training) for part in self.module.modules()]
         try:
             with self.torch.random.fork_rng(devices=[]):
@@ -222,7 +225,7 @@ class _Call:
                 part.training = mode
 
     def _returned(self, tensors):
-        """What the module returns, by name."""
+        """Runs the forward pass and returns the module's outputs by name."""
         named = dict(zip(self.names, tensors))
         rest = getattr(self, "_positional", None)
         if rest is None:
@@ -272,7 +275,7 @@ class _Call:
         return found
 
     def unread(self, tensors):
-        """Of tensors by key, the keys from which no gradient comes."""
+        """Returns the keys of the tensors without a gradient."""
         flags = {key: tensor.requires_grad for key, tensor in tensors.items()}
         with self._evaluating(), self.torch.enable_grad():
             try:
@@ -290,7 +293,8 @@ class _Call:
 
 @contextlib.contextmanager
 def _quiet():
-    """Both exporters warn of their own insides; the older one prints a whole graph if it fails, from C++."""
+    """Hides the exporters' output: both warn about internals, and the older one prints a whole graph from C++ if it
+    fails."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     for stream in (sys.stdout, sys.stderr):
@@ -318,7 +322,7 @@ def _by_dynamo(call, target, axes, opset):
         raise ExportError(f"torch {call.torch.__version__} has no such exporter, 2.6 has")
     size = sum(t.numel() * t.element_size() for t in [*call.module.parameters(), *call.module.buffers()])
     shapes = tuple(axes[name] or None for name in call.names)
-    more = {"optimize": False} if "optimize" in parameters else {}  # which renames and merges weights
+    more = {"optimize": False} if "optimize" in parameters else {}  # optimization renames and merges weights
     with _quiet():
         call.torch.onnx.export(call.module, tuple(call.example), target, dynamo=True, dynamic_shapes=shapes,
                                input_names=call.names, output_names=call.outputs, opset_version=opset, verbose=False,
@@ -326,7 +330,7 @@ def _by_dynamo(call, target, axes, opset):
 
 
 def _by_torchscript(call, target, axes, opset):
-    """Traces by running the module, which changes buffers; they are put back."""
+    """Traces the module. Tracing runs the module and changes buffers, so the old values are restored."""
     torch = call.torch
     more = {"dynamo": False} if "dynamo" in inspect.signature(torch.onnx.export).parameters else {}
     modes = torch.onnx.TrainingMode
@@ -351,7 +355,7 @@ def _axes_of(value):
 
 
 def _finish(call, target, wanted, training):
-    """Checks the written file, adds what it lacks and its metadata. Returns the rest of Exported."""
+    """Checks the written file, and adds missing weights and the metadata. Returns the other fields of Exported."""
     import onnx
     model = onnx.load(target, load_external_data=False)
     inputs = {value.name: _axes_of(value) for value in model.graph.input if value.name in call.names}
@@ -387,7 +391,8 @@ def _some(names):
 
 
 def _dropouts(module):
-    """Parts with a dropout above 0: a module of the kind, or a number that its code applies."""
+    """Counts the parts with a dropout above 0: a dropout module, or a module with a dropout number in its
+    attributes."""
     kinds = [part for part in module.modules() if "Dropout" in type(part).__name__ and getattr(part, "p", 0) > 0]
     numbers = [part for part in module.modules()
                if any("dropout" in name and isinstance(value, float) and value > 0 for name, value in vars(part).items())]
@@ -409,7 +414,7 @@ def _tensor_proto(onnx, name, tensor):
 
 
 def _keep_batch_norms(call, model):
-    """PyTorch's dynamo exporter writes batch normalization as in evaluation, whatever the module's mode."""
+    """Restores training mode for batch normalization: PyTorch's dynamo exporter always writes the evaluation form."""
     for node in model.graph.node:
         if node.op_type != "BatchNormalization" or len(node.input) < 5 or len(node.output) > 1:
             continue
@@ -424,8 +429,8 @@ def _keep_batch_norms(call, model):
 
 
 def _sources(call, model, folder):
-    """The SOURCE of each key of the state_dict, and the keys that nothing reads, whose sources are their tensors. Raises
-    ExportError with the names of lost weights."""
+    """Returns each state_dict key's SOURCE, and the keys that the forward pass does not read; for these the SOURCE
+    is the tensor. Raises ExportError with the names of lost weights."""
     state = call.module.state_dict(keep_vars=True)
     stored = {one.name: one for one in model.graph.initializer}
     named = {key for key, tensor in state.items() if key in stored and list(stored[key].dims) == list(tensor.shape)}
@@ -457,8 +462,8 @@ def _place(tensor):
 
 
 def _find_by_value(missing, sources, stored, folder):
-    """Initializers that an exporter has renamed or transposed. A match is taken only if it is the only one: two weights
-    with the same values may have become one, which would train them together."""
+    """Finds initializers that an exporter renamed or transposed, by their values. Takes only unambiguous matches. The
+    exporter may have merged two weights with equal values, and a merged initializer would train them together."""
     import onnx
     arrays = {one.name: onnx.numpy_helper.to_array(one, folder) for one in stored if len(one.dims) > 0}
     matches = {}

@@ -1,7 +1,7 @@
 """libonnx_fsdp.so by ctypes: the structs and functions of onnx_fsdp.h, and its statuses as exceptions.
 
-ctypes and not a compiled module: one wheel then serves every Python from 3.9 on, whatever its ABI, and a call costs some
-microseconds, which no training step notices. Every foreign call releases the GIL.
+With ctypes one wheel serves every Python from 3.9 on, whatever its ABI; a compiled module would need a wheel for each.
+A call costs some microseconds, a negligible part of a training step. Every foreign call releases the GIL.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ import pathlib
 # it is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-if importlib.util.find_spec("onnx_fsdp_cuda"):  # a package of its own
+if importlib.util.find_spec("onnx_fsdp_cuda"):  # a separate package
     import onnx_fsdp_cuda
     onnx_fsdp_cuda.set_environment()
 
@@ -21,11 +21,11 @@ OK, RUN_ERROR, INPUT_ERROR, STOPPED = range(4)
 
 
 class InputError(ValueError):
-    """A wrong option, file or array: what fsdp-run says with exit status 2."""
+    """A wrong option, file or array. fsdp-run ends with exit status 2 for the same error."""
 
 
 class RunError(RuntimeError):
-    """A run that failed: a full disk, a dead rank, NaN; what fsdp-run says with exit status 1."""
+    """A failed run: a full disk, a dead rank, NaN. fsdp-run ends with exit status 1 for the same error."""
 
 
 class Option(ctypes.Structure):
@@ -59,7 +59,8 @@ class EvaluationRow(ctypes.Structure):
 
 
 def _find():
-    """OFSDP_LIBRARY, beside this file's folder in an installed package, or where the system looks."""
+    """Returns OFSDP_LIBRARY, else the library in the folder lib next to this file, else its name for the system's
+    loader."""
     name = "libonnx_fsdp.so"
     named = os.environ.get("OFSDP_LIBRARY")
     if named:
@@ -108,7 +109,7 @@ __version__ = CALLS["version"]().decode()
 
 
 def check(status):
-    """Raises what a status means; a status that is none of an error is returned."""
+    """Raises the exception for an error status. Returns every other status."""
     if status == INPUT_ERROR:
         raise InputError(CALLS["error"]().decode(errors="replace"))
     if status == RUN_ERROR:

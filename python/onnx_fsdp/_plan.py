@@ -1,4 +1,4 @@
-"""`plan`: what a run would do, without doing it. `check`: whether its numbers are right."""
+"""`plan`: the plan of a run, without the run. `check`: a comparison of the run's numbers with reference numbers."""
 
 import ctypes
 import json
@@ -18,7 +18,7 @@ def _text_of(call, request):
 
 
 class Plan:
-    """The plan of a run. `json` is all that `fsdp-run plan --json` says (docs/internals/plan.md)."""
+    """The plan of a run. `json` has the output of `fsdp-run plan --json` (docs/internals/plan.md)."""
 
     def __init__(self, request):
         self._request = request
@@ -26,7 +26,7 @@ class Plan:
 
     @property
     def peak_bytes(self):
-        """The most memory of a rank, to the byte."""
+        """The exact peak memory in bytes of the rank with the most."""
         return self.json["memory"]["peak_bytes"]
 
     @property
@@ -39,7 +39,7 @@ class Plan:
         return next(program["schedule"] for program in self.json["programs"] if program["training"])
 
     def html(self):
-        """A page to look at in a browser."""
+        """Returns the plan as a page for a browser."""
         return _text_of("plan_page", self._request)
 
     def __repr__(self):
@@ -52,7 +52,8 @@ def plan(model, data=None, **options):
 
 
 def check(model, data=None, **options):
-    """Loss and gradient of the first batch of `train` with the same arguments, as training computes them and as the
-    operators' references in double do: what `fsdp-run check --json` says (docs/internals/correctness.md). Where the two part,
-    `worst` names the parameter that is farthest away and `node` the first node that is another."""
+    """Returns the content of `fsdp-run check --json` (docs/internals/correctness.md) for `train` with the same
+    arguments: loss and gradient of the first batch, as training computes them and as the operators' references
+    compute them in double. If they differ, `worst` names the parameter with the largest difference and `node` the
+    first node that differs."""
     return json.loads(_text_of("check", Request(model, data, options=options)))

@@ -1,5 +1,5 @@
-"""A rank of a `Trainer(nproc_per_node=N)`: the program that _ranks.py starts. It makes the calls that messages ask for, and
-ends when its socket closes."""
+"""A rank of a `Trainer(nproc_per_node=N)`: the program that _ranks.py starts. It makes the calls in the caller's
+messages, and ends when its socket closes."""
 
 import mmap
 import multiprocessing.connection
@@ -13,7 +13,7 @@ from ._trainer import OneRank
 
 
 def _end_with(descriptor):
-    """Ends this process when the caller's has gone, also amid a call."""
+    """Ends this process when the caller's process ends, even during a call."""
     caller = select.poll()
     caller.register(descriptor, select.POLLHUP)
     caller.poll()
@@ -33,7 +33,7 @@ class _Memory:
 
 
 def main(socket, memory):
-    """The numbers are of file descriptors."""
+    """Serves the caller's messages. `socket` and `memory` are file descriptors."""
     threading.Thread(target=_end_with, args=(socket,), daemon=True).start()
     caller, arrays, trainer = multiprocessing.connection.Connection(socket), _Memory(memory), None
     while True:

@@ -1,12 +1,11 @@
-"""The ranks of a `Trainer(nproc_per_node=N)`: N processes, each with a Trainer of its own (_rank.py), and what the caller's
-process says to them.
+"""The ranks of a `Trainer(nproc_per_node=N)`: N processes with a Trainer each (_rank.py), and the messages to them.
 
-A call is a message to every rank through its socket, and a reply of each. Arrays go through memory that all of them map:
-written once by the caller, read by the ranks where they lie. Row i of a batch goes to rank i modulo N, as fsdp-run deals
-the samples of an update, so the bits are those of the command line.
+A call is a message through a socket to every rank, and a reply from each. Arrays go through shared memory: the caller
+writes them once, and the ranks read them in place. Row i of a batch goes to rank i modulo N. fsdp-run deals the samples
+of an update in the same way, so the bits are the same as on the command line.
 
-A rank whose socket closes ends: none outlives the caller. The ranks find out about each other as those of fsdp-run do,
-within `timeout`.
+A rank ends when its socket closes: no rank outlives the caller. Ranks detect each other's end within `timeout`, as in
+fsdp-run.
 """
 
 import concurrent.futures
@@ -30,21 +29,22 @@ _START = "import sys; sys.path[:] = sys.argv[3:]; from onnx_fsdp._rank import ma
 
 
 def _environment(rank, ranks, meeting):
-    """What tells a process that it is a rank (docs/internals/launch.md), over what the caller's own launcher may have said."""
+    """Returns the environment variables that make a process a rank (docs/internals/launch.md). They override the
+    variables from the caller's own launcher."""
     said = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0,
             "GROUP_WORLD_SIZE": 1, "OFSDP_RENDEZVOUS": meeting, "OFSDP_RESTART": "", "OFSDP_FAILURE_FD": ""}
     return {**os.environ, **{name: str(value) for name, value in said.items()}}
 
 
 class _Memory:
-    """Memory that the ranks map as well; it grows with the largest batch."""
+    """Shared memory that the ranks also map. It grows with the largest batch."""
 
     def __init__(self):
         self.descriptor = os.memfd_create("onnx_fsdp batch")
         self._map = None
 
     def write(self, columns, ranks):
-        """Writes each rank's rows of the columns. Returns a rank's list of (name, dtype, shape, offset)."""
+        """Writes each rank's rows of the columns. Returns for each rank a list of (name, dtype, shape, offset)."""
         deals, size = [[] for _ in range(ranks)], 0
         for name, array in columns.items():
             shape = (array.shape[0] // ranks, *array.shape[1:])
@@ -65,7 +65,7 @@ class _Memory:
 
 
 class Ranks:
-    """N ranks. The calls are those of a Trainer."""
+    """N ranks, with the methods of a Trainer."""
 
     def __init__(self, model, ranks, options):
         if isinstance(ranks, bool) or not isinstance(ranks, (int, numpy.integer)) or ranks < 1:
@@ -75,7 +75,7 @@ class Ranks:
                              "already, as WORLD_SIZE says")
         self._count = int(ranks)
         self._memory, self._processes, self._sockets = _Memory(), [], []
-        self._failure = None  # after which no rank is left
+        self._failure = None  # after it no rank runs
         # Ctrl-C interrupts the main thread. A call goes on in this one, so that no rank is left without its message.
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "onnx_fsdp ranks")
         try:
@@ -92,7 +92,7 @@ class Ranks:
         self._sockets.append(ours)
         inherited = [theirs.fileno(), self._memory.descriptor]
         path = [folder or os.getcwd() for folder in sys.path]
-        # A session of its own: Ctrl-C in a terminal is for the caller.
+        # A new session: Ctrl-C in a terminal goes only to the caller.
         self._processes.append(subprocess.Popen(
             [sys.executable, "-c", _START, *map(str, inherited), *path], env=environment, pass_fds=inherited,
             stdin=subprocess.DEVNULL, start_new_session=True))
@@ -127,7 +127,7 @@ class Ranks:
             raise
 
     def _exchange(self, message):
-        """Says it to all ranks; returns the first one's value, or raises the error of the call."""
+        """Sends the message to all ranks. Returns the first rank's value, or raises the error of the call."""
         if self._failure is not None:
             raise self._failure
         name, *arguments = message
@@ -153,8 +153,8 @@ class Ranks:
         return replies[0][0]
 
     def _replies(self):
-        """Of all ranks, and the list of those that have ended. None: of one that has, or says nothing long after another's
-        end or error."""
+        """Returns the replies of all ranks, and a list of the ranks that ended. A reply is None if its rank ended,
+        or if it is missing _GRACE seconds after another rank's end or error."""
         replies, waiting, until, ended = [None] * self._count, dict(zip(self._sockets, range(self._count))), None, []
         while waiting:
             left = None if until is None else max(0.0, until - time.monotonic())
@@ -182,7 +182,7 @@ class Ranks:
             process.wait()
 
     def close(self):
-        """Ends the ranks; those that do not end by themselves are killed."""
+        """Ends the ranks, and kills every rank that does not end by itself."""
         until = time.monotonic() + _GRACE
         for socket in self._sockets:
             try:

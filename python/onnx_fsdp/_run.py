@@ -1,4 +1,4 @@
-"""Runs of fsdp-run in processes of their own: `train`, `evaluate`, and `start` for who wants the rows as they come."""
+"""Runs of fsdp-run in separate processes: `train`, `evaluate`, and `start` to read the rows during the run."""
 
 import ctypes
 import json
@@ -10,7 +10,7 @@ _LOOK_MS = 100  # how long a wait may keep Ctrl-C waiting
 
 
 class Result:
-    """What a run has written into its metrics: its rows by kind, as dictionaries with the names of docs/reference/metrics.md."""
+    """The metrics that a run wrote: rows by kind, as dictionaries with the names in docs/reference/metrics.md."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -28,7 +28,7 @@ class Result:
 
 
 class Run:
-    """A run under way: an iterator of its rows. Leaving a `with` block kills what is left of it."""
+    """A run in progress: an iterator over its rows. The end of a `with` block kills its remaining processes."""
 
     def __init__(self, command, request):
         self._handle = ctypes.c_void_p()
@@ -56,11 +56,11 @@ class Run:
         return self._rows[-1]
 
     def stop(self):
-        """Asks it to stop as Ctrl-C does: it saves where checkpoint_dir says, and ends."""
+        """Asks the run to stop, as Ctrl-C does: it saves to checkpoint_dir if one is set, and ends."""
         CALLS["run_stop"](self._handle)
 
     def result(self):
-        """Waits for the end."""
+        """Waits for the end and returns the Result."""
         for _ in self:
             pass
         return Result(self._rows)
@@ -81,12 +81,13 @@ class Run:
 
 
 def start(model, data=None, eval_data=None, *, prints=False, **options):
-    """Starts a training run. `data` and `eval_data` are arrays by name of their column, or what --data takes."""
+    """Starts a training run. `data` and `eval_data` map column names to arrays, or are values of --data."""
     return Run("train", Request(model, data, eval_data, prints, options))
 
 
 def _finished(run, on_row):
-    """The result of a run. An exception here (Ctrl-C, one of `on_row`) ends the run in order and goes on."""
+    """Returns the result of a run. An exception here (Ctrl-C, or one from `on_row`) stops the run in order, then
+    propagates."""
     with run:
         try:
             for row in run:
@@ -108,6 +109,7 @@ def train(model, data=None, eval_data=None, *, on_row=None, prints=False, **opti
 
 
 def evaluate(model, data=None, eval_data=None, *, prints=False, **options):
-    """The row of an evaluation: loss and metrics on `eval_data`, else on the evaluation part of `data`, else on all of it."""
+    """Returns the row of an evaluation: loss and metrics on `eval_data`, else on the evaluation part of `data`, else
+    on all of it."""
     result = _finished(Run("eval", Request(model, data, eval_data, prints, options)), None)
     return result.evaluations[-1]

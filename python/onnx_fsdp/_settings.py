@@ -1,4 +1,4 @@
-"""Python's values as the structs of onnx_fsdp.h. What they point to lives as long as the object that is returned."""
+"""Python's values as the structs of onnx_fsdp.h. The memory that they point to lives as long as the returned object."""
 
 import ctypes
 import numbers
@@ -22,7 +22,7 @@ def _text(value):
 
 
 def _words(name, value):
-    """The texts of an option, one for each time it is said."""
+    """Returns the texts of an option, one for each occurrence."""
     if isinstance(value, (list, tuple)):
         texts = [_text(one) for one in value]
         return texts if CALLS["option_count"](name.encode()) == 2 else [",".join(texts)]
@@ -30,7 +30,7 @@ def _words(name, value):
 
 
 def checked(name, values):
-    """A column's values as an array that the library takes."""
+    """Returns a column's values as an array that the library accepts."""
     array = numpy.asarray(values)
     if array.dtype.name not in _DTYPES or not array.dtype.isnative:
         raise InputError(f"array '{name}': expected one of {', '.join(_DTYPES)}, found {array.dtype.str}")
@@ -40,7 +40,7 @@ def checked(name, values):
 
 
 class Arrays:
-    """A mapping from names of columns to arrays, as the library takes it. No array is copied that lies in C order."""
+    """A mapping from column names to arrays, in the library's form. An array in C order is not copied."""
 
     def __init__(self, columns):
         self.kept = []

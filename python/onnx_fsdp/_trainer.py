@@ -1,4 +1,4 @@
-"""`Trainer`: training whose caller brings each batch; one rank in this process, or ranks of its own (_ranks.py)."""
+"""`Trainer`: training with batches from the caller; one rank in this process, or separate processes (_ranks.py)."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ from ._settings import Arrays, Request
 
 
 class Step(float):
-    """The loss of an update, before it, with the other numbers of its row: step, grad_norm, lr, step_ms, skipped."""
+    """The loss before an update, with the other numbers of its row: step, grad_norm, lr, step_ms, skipped."""
 
     step: int
     grad_norm: float
@@ -30,7 +30,7 @@ class Evaluation(typing.NamedTuple):
 
 
 class _Parameters:
-    """Keeps the memory of parameters that arrays refer to."""
+    """Keeps the parameters' memory alive while arrays refer to it."""
 
     def __init__(self, handle):
         self.handle = handle
@@ -84,16 +84,16 @@ class OneRank:
 
 
 class Trainer:
-    """Trains `model`, an update a call. `with` or `close` ends it.
+    """Trains `model`: one update for each call of `step`. `with` or `close` ends it.
 
         trainer = Trainer("model.onnx", loss="cross_entropy", lr=1e-3)
         for batch in batches:
             loss = trainer.step({"image": batch.x, "labels": batch.y})
         trainer.save("trained.onnx")
 
-    It is one rank in this process, which has one at a time. Under torchrun, mpirun or srun each process is a rank and makes
-    the same calls with its own rows. With `nproc_per_node` the ranks are so many processes of the trainer's own, and the
-    caller brings the rows of all.
+    By default it is one rank in this process; a process has one at a time. Under torchrun, mpirun or srun each
+    process is a rank, and makes the same calls with its own rows. `nproc_per_node` is a number of rank processes
+    that the trainer starts; then the caller passes the rows of all ranks.
     """
 
     def __init__(self, model, *, nproc_per_node=None, **options):
@@ -101,7 +101,7 @@ class Trainer:
         if nproc_per_node is None:
             self._work = OneRank(model, options)
         else:
-            from ._ranks import Ranks  # what it imports takes a while
+            from ._ranks import Ranks  # its imports take a while
             self._work = Ranks(model, nproc_per_node, options)
 
     def _open(self, call):
@@ -114,7 +114,7 @@ class Trainer:
         return self._open("step").step(batch)
 
     def evaluate(self, rows):
-        """Loss and metrics of any number of rows."""
+        """Returns loss and metrics for any number of rows."""
         return self._open("evaluate").evaluate(rows)
 
     def save(self, path):
@@ -122,8 +122,8 @@ class Trainer:
         self._open("save").save(path)
 
     def parameters(self):
-        """The trained parameters by name, where they lie: read-only views that change with every step, until a batch of
-        another number of rows moves them. Copy what has to stay."""
+        """Returns the trained parameters by name, as read-only views that change with every step. A batch with
+        another number of rows moves them. Copy a value to keep it."""
         return self._open("parameters").parameters()
 
     def close(self):

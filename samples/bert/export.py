@@ -3,11 +3,11 @@
 
     export.py INPUT.TXT       needs torch, transformers, tokenizers, onnx, onnxscript, numpy
 
-The model is transformers' BertForMaskedLM with random weights: 4 layers, 4 heads, width 128. The text becomes the
-word pieces of a vocabulary of 512 that is built from it (data/vocab.txt), in rows of 16: [CLS], 14 pieces, [SEP].
-15 % of the pieces are to be told: of these 80 % are [MASK], 10 % another piece, 10 % themselves; labels are -100
-everywhere else. The masks are drawn here, four times over the first nine tenths of the text (data/train.*) and once
-over the rest (data/eval.*).
+The model is transformers' BertForMaskedLM with random weights: 4 layers, 4 heads, width 128. The text becomes word
+pieces from a vocabulary of 512 (data/vocab.txt), built from the text. A row has 16: [CLS], 14 pieces, [SEP].
+The model predicts 15 % of the pieces: of these, 80 % become [MASK], 10 % another piece, and 10 % stay. All other labels
+are -100. This script draws the masks, four times over the first nine tenths of the text (data/train.*) and once over
+the rest (data/eval.*).
 """
 import gzip
 import io
@@ -52,7 +52,7 @@ def export():
 
 
 def rows(pieces, tokenizer):
-    """The pieces in rows between [CLS] and [SEP]; what does not fill a row is left out."""
+    """Returns the pieces in rows between [CLS] and [SEP], without the last, incomplete row."""
     body = np.array(pieces)[:len(pieces) // (LENGTH - 2) * (LENGTH - 2)].reshape(-1, LENGTH - 2)
     cls, sep = (np.full((len(body), 1), tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]"))
     return np.concatenate([cls, body, sep], 1)
@@ -69,7 +69,7 @@ def masked(ids, tokenizer, random):
 
 
 def save(name, array):
-    """As .npy.gz, the same bytes every time."""
+    """Writes .npy.gz, with the same bytes every time."""
     buffer = io.BytesIO()
     np.save(buffer, array)
     with open(os.path.join(HERE, "data", name), "wb") as file, gzip.GzipFile("", "wb", 9, file, 0) as packed:

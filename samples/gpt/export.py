@@ -5,8 +5,8 @@
 
 The model is nanoGPT's (https://github.com/karpathy/nanoGPT, model.py) in the CPU setting of its README, with random
 weights: 4 layers, 4 heads, width 128, context 64, no dropout, no biases, head tied to the embedding. The data are the
-characters of the text: data/train.bin the first nine tenths, data/val.bin the rest, uint16; data/characters.txt which
-character each number is (JSON).
+characters of the text as uint16: data/train.bin has the first nine tenths, data/val.bin the rest.
+data/characters.txt maps each number to its character (JSON).
 """
 import json
 import math

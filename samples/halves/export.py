@@ -3,8 +3,8 @@
 
     export.py       needs torch, onnx, onnxscript
 
-Two towers of the same form and with weights of their own: one sees the upper half of a digit, the other its lower
-half. Each makes a vector of 64 numbers; the two of one digit are to be alike, those of other digits are not.
+Two towers have the same form and separate weights: one sees the upper half of a digit, the other the lower half.
+Each makes a vector of 64 numbers. The two vectors of one digit should be alike, and vectors of different digits not.
 """
 import os
 

@@ -1,4 +1,4 @@
-"""Trains MNIST with onnx-fsdp from Python, an update a call, as train.c does:  train.py MODEL.onnx OUT.onnx"""
+"""Trains MNIST with onnx-fsdp from Python, one update per call, as train.c does:  train.py MODEL.onnx OUT.onnx"""
 import sys
 import numpy
 import onnx_fsdp

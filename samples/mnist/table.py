@@ -2,8 +2,8 @@
 """Prints the table of samples/mnist/table.sh from the plans and runs in a folder, and draws two pictures there:
 
 time.svg    milliseconds of an update and peak memory, planned and measured
-memory.svg  memory of the first four ranks during one update. Planned: at predicted times. Measured: at the times of a trace,
-            below the peak that the rank measured; how far below, the plan says for each step.
+memory.svg  memory of the first four ranks during one update. Planned: at predicted times. Measured: at the times of a
+            trace, with the rank's measured peak as the highest point and the plan's arena bytes as the shape.
 """
 import json
 import pathlib
@@ -59,7 +59,7 @@ class Row:
         return step["step"]
 
     def planned_curve(self):
-        """Milliseconds and arena bytes, step by step."""
+        """Returns milliseconds and arena bytes for each step."""
         curve = []
         for step in self.program["schedule"]:
             span = step.get("compute") or step.get("communication")
@@ -68,7 +68,7 @@ class Row:
         return curve
 
     def measured_curve(self, rank):
-        """The same at the times of the rank's median update."""
+        """Returns the same curve at the times of the rank's median update."""
         updates = {}
         whole = []
         for event in self.trace:

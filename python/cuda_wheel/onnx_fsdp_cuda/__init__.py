@@ -1,11 +1,11 @@
-"""libofsdp_cuda.so, which lets onnx_fsdp train on NVIDIA GPUs. `pip install` of this package is all: fsdp-run and
-onnx_fsdp find it, and the libraries of NVIDIA's own packages, wherever Python would import from."""
+"""libofsdp_cuda.so: onnx_fsdp trains on NVIDIA GPUs with it. `pip install` of this package is enough. fsdp-run and
+onnx_fsdp find the library, and the libraries in NVIDIA's packages, in the folders that Python imports from."""
 
 import os
 import pathlib
 import sys
 
-# What libofsdp_cuda.so reads (docs/internals/cuda.md), and where NVIDIA's packages for CUDA 13 put the file.
+# The variables of libofsdp_cuda.so (docs/internals/cuda.md), and the files in NVIDIA's packages for CUDA 13.
 _NVIDIA = {
     "OFSDP_CUBLASLT_LIBRARY": "nvidia/cu13/lib/libcublasLt.so.13",
     "OFSDP_CUDNN_LIBRARY": "nvidia/cudnn/lib/libcudnn.so.9",
@@ -15,10 +15,11 @@ _NVIDIA = {
 
 
 def set_environment():
-    """Names the libraries to this process and those it starts. A variable that is set stays; one whose file no folder of
-    sys.path has stays unset, and the library looks where the system's loader does.
+    """Sets the variables that name the libraries, for this process and its child processes. A variable that is already
+    set stays. If no folder of sys.path has a library, its variable stays unset; then the system's loader searches for
+    it.
 
-    Variables and no RUNPATH: a virtual environment may have this package and leave NVIDIA's to the system's Python.
+    Variables replace a RUNPATH: a virtual environment may have this package while the system's Python has NVIDIA's.
     """
     library = pathlib.Path(__file__).resolve().parent / "lib/libofsdp_cuda.so"
     os.environ.setdefault("OFSDP_CUDA_LIBRARY", str(library))
