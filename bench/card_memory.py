@@ -1,11 +1,11 @@
-"""The memory of the first GPU while something runs, by NVML. Standard library alone."""
+"""Measures the memory of the first GPU during a run, by NVML. Needs only the standard library."""
 import ctypes
 import threading
 
 
 class Card:
-    """`most`: bytes that the card holds beyond those at the start, contexts and libraries included; None without NVML. It
-    is asked four times a second until `ended` is set."""
+    """`most`: the most bytes in use on the card, less the bytes in use at the start. It includes contexts and
+    libraries. None without NVML. A thread reads it four times a second until `ended` is set."""
 
     class Memory(ctypes.Structure):
         _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]

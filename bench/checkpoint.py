@@ -2,7 +2,7 @@
 
     checkpoint.py FSDP_RUN FOLDER [ROUNDS]
 
-Needs Python with onnx and numpy, for the model alone.
+Needs Python with onnx and numpy, only for the model.
 """
 import os
 import re
@@ -31,7 +31,8 @@ def make_model(path):
 
 
 def train(program, folder, *more):
-    """stdout and the largest resident size of a rank, in bytes (by a process of its own)."""
+    """Returns the run's lines and the largest resident size of a rank in bytes. A separate process measures the
+    size."""
     command = [program, f"{folder}/model.onnx", "--data", "synthetic", "--loss", "mse", "--batch-size", "1",
                "--nproc-per-node", "2", "--min-params", "14000000", "--log-interval", "1", "--verbose", "on", *more]
     script = ("import resource,subprocess,sys;"

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Trains adapters over a Llama-shaped decoder whose weights are random and of 4 bits: what memory is planned, what a step takes.
+"""Trains adapters on a Llama-shaped decoder with random 4-bit weights, and reports the planned memory and the step
+time.
 
-    few_bits_decoder.py --fsdp-run build/release/fsdp-run [--shape 1.1b|7b] [--ranks 2] [--tokens 256] [--steps 3] [--folder DIR]
-                        [--keep] [-- more options of fsdp-run]
+    few_bits_decoder.py --fsdp-run build/release/fsdp-run [--shape 1.1b|7b] [--ranks 2] [--tokens 256] [--steps 3]
+                        [--folder DIR] [--keep] [-- more options of fsdp-run]
 
-Writes DIR/SHAPE/model.onnx with model.data (MatMulNBits in blocks of 32, GatherBlockQuantized, GroupQueryAttention: the operators
-of ONNX Runtime's model builder) and token columns, runs `fsdp-run --lora` on it, and prints the planned and the measured peak of
-all ranks and the median step.  Needs numpy and onnx; 0.8 GB of disk for 1.1b, 4.3 GB for 7b.  Each rank takes its share of the
-tokens as rows of 128.
+Writes DIR/SHAPE/model.onnx with model.data and token columns. The model has the operators of ONNX Runtime's model
+builder: MatMulNBits in blocks of 32, GatherBlockQuantized, GroupQueryAttention. Runs `fsdp-run --lora` on it, and
+prints the planned and the measured peak of all ranks and the median step.  Needs numpy and onnx; 0.8 GB of disk for
+1.1b, 4.3 GB for 7b.  Each rank takes its share of the tokens as rows of 128.
 """
 import argparse
 import json
@@ -26,7 +27,7 @@ BLOCK, ROW = 32, 128
 
 
 class Writer:
-    """A model whose initializers go to one file of data while it is made."""
+    """Builds a model, and writes its initializers to one data file meanwhile."""
 
     def __init__(self, folder):
         self.data, self.at = open(folder / "model.data", "wb"), 0

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Fills the tables of docs/internals/trainers-compared.md from the figures of bench/figures.json and docs/operators.txt.
+"""Fills the tables of docs/internals/trainers-compared.md from the figures of bench/figures.json and
+docs/operators.txt.
 
     bench/figures.py           writes the page
-    bench/figures.py --check   fails when the page has other tables than that
+    bench/figures.py --check   fails if the page has other tables
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->`; the text around it is written by hand.
+A table is between `<!-- table NAME -->` and `<!-- end -->`; the text around it is written by hand.
 """
 import json
 import pathlib

@@ -1,4 +1,5 @@
-"""What gpu_vs_pytorch.sh runs: exports, then for each setting ours and PyTorch in turn, a line each. Standard library alone."""
+"""The measurements of gpu_vs_pytorch.sh: exports, then fsdp-run and PyTorch in turn for each setting, with a line
+for each run. Needs only the standard library."""
 import argparse
 import dataclasses
 import json
@@ -43,7 +44,7 @@ class Setting:
     rows: dict = dataclasses.field(default_factory=dict)  # program -> a row a pair
 
     def rate(self, row):
-        """Tokens a second, or steps."""
+        """Returns tokens per second, or for images steps per second."""
         return 1e3 / row["median_ms"] * (self.batch * self.sequence or 1)
 
 
@@ -68,7 +69,8 @@ LATE = "not done after"
 
 
 def reason(err):
-    """The line that says why: ours, or PyTorch's exception (more may follow it), or the last."""
+    """Returns the line with the reason: fsdp-run's, or PyTorch's exception (more lines may follow it), or the last
+    line."""
     lines = [line for line in err.splitlines() if line.strip()] or [""]
     ours = [line for line in lines if line.startswith("fsdp-run: ")]
     raised = [line for line in lines if re.match(r"(\[rank\d+\]: *)?[\w.]*(Error|Exception)\b", line)]
@@ -84,7 +86,7 @@ class Bench:
         self.results = open(a.results, "w", encoding="utf-8")
 
     def run(self, command, patience, environment=None):
-        """(output, None) or (None, why not)."""
+        """Returns (output, None), or (None, reason)."""
         left = self.deadline - time.monotonic()
         if left < (5 if self.a.tiny else 20):
             return None, "not run: the time is over (--minutes)"
@@ -118,7 +120,7 @@ class Bench:
         return self.run([*PEER, *map(str, arguments), *tiny], patience, environment)
 
     def export(self, s):
-        """Whether the model is there. MNIST's is in the tree."""
+        """Exports the setting's model if it is missing, and sets `s.file`. MNIST's model is in the repository."""
         if s.model == "mnist":
             s.file = ROOT / "samples/mnist/mnist.onnx"
             return
@@ -197,7 +199,7 @@ class Bench:
 
 
 def memories(a, b):
-    """Our memory over theirs, as (name, ratio)."""
+    """Returns fsdp-run's memory divided by PyTorch's, as (name, ratio)."""
     pairs = (("peak / allocated", "peak", "allocated"), ("peak / reserved", "peak", "reserved"), ("card / card", "card", "card"))
     return [(name, a[x] / b[y]) for name, x, y in pairs if a.get(x) and b.get(y)]
 
@@ -216,7 +218,7 @@ def described(s, row):
 
 
 def table(made):
-    """Median ratios, beside what is asked of each."""
+    """Prints the median ratios, next to the goal for each."""
     say("\n| setting | what | asked | deterministic on | off |\n| --- | --- | --- | --- | --- |")
     for s in made:
         for kind in s.kinds:

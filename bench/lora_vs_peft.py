@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
-"""Adapters on two ranks against PEFT under PyTorch's FSDP2: the same losses, the time of a step, the memory of a rank.
+"""Adapters on two ranks against PEFT under PyTorch's FSDP2: equal losses, the step time, a rank's memory.
 
-    lora_vs_peft.py [--fsdp-run build/release/fsdp-run] [--pairs 3] [--steps 15] [--batch 4] [--layers 8] [--width 512] [--folder DIR]
+    lora_vs_peft.py [--fsdp-run build/release/fsdp-run] [--pairs 3] [--steps 15] [--batch 4] [--layers 8]
+                    [--width 512] [--folder DIR]
 
-Both train the same adapters (rank 8, alpha 16, of the seven products of a block) of the same Llama-shaped decoder with random
-weights, in float32, on the same rows, with AdamW, from one adapter file: in turn (A B A B ...), each on two ranks of one thread. The
-peer shards each block and the root with `fully_shard` (gloo); its model is made without memory and each rank keeps its shards alone. Prints,
-for every pair, the medians of a step (without the first three), the largest resident memory of a rank (of the peer also what its
-libraries take before there is a model), the planned memory, the largest relative difference of the losses, and that of the adapters that
-both wrote, over their largest change; then medians of the ratios. Exit 1 where losses differ by more than
-2e-5. Needs torch, transformers, peft, onnx, onnxscript, safetensors. Run it with nothing else running.
+Both train the same adapters (rank 8, alpha 16, for a block's seven products) on the same Llama-shaped decoder with
+random weights: float32, AdamW, the same rows, one adapter file. They run in turn (A B A B ...), each on two ranks with
+one thread. The peer shards each block and the root with `fully_shard` (gloo). Its model is created without memory, and
+each rank stores only its shards. Prints for every pair:
+
+- the median step without the peer's first three, and the largest resident memory of a rank
+- for the peer, also the memory of its libraries before a model exists; for fsdp-run, the planned memory
+- the largest relative difference of the losses
+- the largest difference of the two written adapters, over their largest change
+
+Then prints medians of the ratios. Exit 1 if losses differ by more than 2e-5. Needs torch, transformers, peft, onnx,
+onnxscript, safetensors. Run it on an idle machine.
 """
 import argparse
 import json
@@ -40,7 +46,7 @@ def make_model(a):
 
 
 def write(a, folder):
-    """model.onnx, its weights for the peer, the adapter to start from, the rows."""
+    """Writes model.onnx, its weights for the peer, the start adapter, and the rows."""
     import torch
     from safetensors.torch import save_file
     torch.manual_seed(0)
@@ -63,7 +69,8 @@ def write(a, folder):
 
 
 def sharded(a, folder):
-    """The peer's model: made on the meta device, sharded, then filled from the files, one tensor at a time."""
+    """Returns the peer's model: created on the meta device, sharded, then filled from the files, one tensor at a
+    time."""
     import torch
     from peft import LoraConfig, get_peft_model
     from safetensors import safe_open
@@ -99,7 +106,7 @@ def peer_rank(rank, a, folder, out):
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(a.port), RANK=str(rank), WORLD_SIZE=str(RANKS))
     dist.init_process_group("gloo", rank=rank, world_size=RANKS)
-    import peft  # noqa: F401: its libraries belong to what is resident before the model
+    import peft  # noqa: F401: its libraries count as resident before the model
     import transformers.models.llama.modeling_llama  # noqa: F401
     before = peak_resident()
     model = sharded(a, folder)
@@ -151,7 +158,8 @@ def run_peer(a, folder):
 
 
 def run_ours(a, folder):
-    """The same words as the peer's. The largest resident size of a rank comes from a process of its own."""
+    """Trains with fsdp-run and returns values with the same names as the peer's. A separate process measures the
+    ranks' largest resident size."""
     metrics = folder / "metrics.jsonl"
     command = [a.fsdp_run, folder / "model.onnx", "--data", folder / "data", "--loss", "cross_entropy", "--prediction", "logits", "--labels", "labels",
                "--lora", "*_proj.weight", "--lora-rank", RANK, "--lora-alpha", ALPHA, "--lora-from", folder / "start.safetensors",
@@ -170,7 +178,8 @@ def run_ours(a, folder):
 
 
 def adapters_differ(folder):
-    """The largest difference of the two written adapters, over the largest change of either by training."""
+    """Returns the largest difference between the two written adapters, over the largest change by the peer's
+    training."""
     from safetensors.numpy import load_file
     start, ours, theirs = (load_file(str(folder / (name + ".safetensors"))) for name in ("start", "ours", "peer"))
     if set(ours) != set(theirs):

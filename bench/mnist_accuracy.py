@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Trains the MNIST sample with several seeds and lets ONNX Runtime count the right answers of each written file.
+"""Trains the MNIST sample with several seeds and counts each written file's right answers with ONNX Runtime.
 
     PYTHON bench/mnist_accuracy.py [SEED ...]     default: 1 2 3 4 5
 
-PYTHON is an interpreter of an environment that has `numpy` and `onnxruntime`; nothing else of this repository needs
-either. Each seed runs `samples/mnist/run.sh --seed SEED`, whose last line says what fsdp-run itself measured. The test
-images are read from the IDX files here, without fsdp-run's reader, and normalized as torchvision does. Prints a table
-for docs/internals/accuracy.md; exit 1 when the counts of a seed differ by more than one.
+PYTHON is an interpreter with `numpy` and `onnxruntime`; no other part of the sample needs them. Each seed runs
+`samples/mnist/run.sh --seed SEED`; its last line has fsdp-run's own accuracy. This script reads the test images from
+the IDX files without fsdp-run's reader, and normalizes them as torchvision does. Prints a table for
+docs/internals/accuracy.md. Exit 1 if the two counts for a seed differ by more than one.
 """
 import gzip
 import pathlib
@@ -23,7 +23,7 @@ SAMPLE = ROOT / "samples" / "mnist"
 
 
 def read_idx(path):
-    """An IDX file of unsigned bytes: 0, 0, type 8, number of axes; big-endian axes; the bytes."""
+    """Reads an IDX file of unsigned bytes: 0, 0, type 8, number of axes; big-endian axes; the bytes."""
     data = gzip.decompress(path.read_bytes())
     zero, kind, rank = struct.unpack_from(">HBB", data)
     if zero != 0 or kind != 8:
@@ -48,7 +48,7 @@ def right_answers(model, images, labels, batch=500):
 
 
 def train(seed):
-    """Runs the sample; the accuracy of its last line."""
+    """Runs the sample and returns the accuracy in its last line."""
     done = subprocess.run([SAMPLE / "run.sh", "--seed", str(seed)], capture_output=True, text=True, check=False)
     last = done.stdout.strip().rsplit("\n", 1)[-1]
     match = re.fullmatch(r"accuracy (0\.\d{4}|1\.0000)", last)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Two files of the same arithmetic and weights, for bench/plugin_model.sh: blocks of a normalization, two matrix
-products, a gated unit and a third product, with com.example.RmsNorm and SwiGlu or with ONNX's own operators.
+"""Writes two files with the same arithmetic and weights, for bench/plugin_model.sh. A block has a normalization, two
+matrix products, a gated unit and a third product. One file has com.example.RmsNorm and SwiGlu, the other ONNX's own
+operators.
 
     plugin_model.py FOLDER       writes plugin.onnx and built_in.onnx; needs onnx and numpy
     plugin_model.py --compare A.jsonl... -- B.jsonl...     metrics of A and B: medians, best and their ratios

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Measured against predicted time of an update, and of communication that is exposed, by model, strategy and ranks.
+"""Compares the measured with the predicted time of an update and of exposed communication, by model, strategy and
+ranks.
 
     bench/predicted_steps.py [--ranks 1,2,4] [--strategies no_shard,full_shard] [--steps 60] [MODEL.onnx ...]
 
-Without models: those of samples/. Each row is a plan (`fsdp-run plan --json`, which measures the kernels), a run that gives the
-median time of an update, and a short run with `--trace`. Exposed is what a rank waits for, gathers and reduces while it computes
-nothing; the median update of the rank with the most. Ratios are measured / predicted. Run it with nothing else running: a row
-whose prediction changes from call to call says something about the machine and not about the plan.
+Default models: the models in samples/. Each row is a plan (`fsdp-run plan --json`, which measures the kernels), a
+run for the median update time, and a short run with `--trace`. Exposed communication is the time in which a rank
+waits, gathers or reduces while it computes nothing: the median update of the rank with the most. Ratios are measured
+/ predicted. Run it on an idle machine: if a prediction changes between calls, the machine is the cause, not the
+plan.
 """
 import argparse
 import json
@@ -29,7 +31,7 @@ def ran(words):
 
 
 def uncovered(spans, covers):
-    """The length of what `spans` cover and `covers` do not."""
+    """Returns the total length of `spans` outside of `covers`."""
     total, covers = 0.0, sorted(covers)
     for begin, end in sorted(spans):
         at = begin
@@ -45,7 +47,7 @@ def uncovered(spans, covers):
 
 
 def exposed(path):
-    """Milliseconds of an update: the median over updates of the rank with the most."""
+    """Returns milliseconds per update: the median over updates, for the rank with the most."""
     rows = {}
     for event in json.loads(path.read_text(encoding="utf-8"))["traceEvents"]:
         if event["ph"] != "X" or event["name"].startswith("update "):
@@ -60,7 +62,7 @@ def exposed(path):
 
 
 def measured(program, options, steps):
-    """The row of a run: planned and measured."""
+    """Returns a row: planned and measured update, planned and measured exposed communication, in milliseconds."""
     plan = json.loads(ran([program, "plan", *options, "--json"]))["update"]
     with tempfile.TemporaryDirectory() as folder:
         metrics, trace = pathlib.Path(folder, "m.jsonl"), pathlib.Path(folder, "t.json")

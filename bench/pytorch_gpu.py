@@ -1,19 +1,20 @@
 """The peer of bench/gpu_vs_pytorch.sh: BERT-base, GPT-2 124M and the MNIST sample's network in PyTorch, on one device.
 
-    pytorch_gpu.py --model bert --sequence 128 --export FILE    the model as ONNX, weights random; what it costs in FILE.json
+    pytorch_gpu.py --model bert --sequence 128 --export FILE    the model as ONNX, weights random; its cost in FILE.json
     pytorch_gpu.py --model bert --sequence 128 --batch 512      a JSON line: rate, memory
         --kind eager     plain eager, float32 (MNIST)
         --kind fsdp2     eager, fully_shard a block and the rest, parameters bfloat16, gradients reduced in float32
-        --kind compile   the same, with blocks, embeddings, head and loss compiled (blocks one by one, as torchtitan does)
+        --kind compile   also compiles blocks, embeddings, head and loss (blocks one by one, as torchtitan does)
         --mask           texts fill half to all of a row, at random, and the rest is padding that attention_mask hides
 
-What is exported is what is trained: no dropout, SDPA, cross entropy over all positions. With --mask transformers makes its
-mask tensors from attention_mask, and the export is accompanied by data, FILE.data: four batches with the same lengths.
-Without it there is no mask tensor (is_causal for GPT-2). Left alone, transformers makes a mask tensor where it sees an exporter or a compiler, and else reads positions
-back from the device in every step to find out that it needs none; it is told here that it never does. Master weights and
-the states of the fused AdamW are float32; the loss is taken from the logits in the type that they have; float32 is as
-PyTorch sets it (products exact, convolutions in TF32). Batches are on the device before the first step. No step waits
-for the device: windows of steps are timed between two synchronizations, after warm-up.
+The exported network equals the trained one: no dropout, SDPA, cross entropy over all positions. With --mask
+transformers makes its mask tensors from attention_mask, and the export also writes data, FILE.data: four batches with
+the same lengths. Without --mask there is no mask tensor (GPT-2: is_causal). By default transformers makes a mask tensor
+for an exporter or a compiler. In eager mode it reads positions back from the device in every step, to find out whether
+it needs a mask. This script turns both off. Master weights and the states of the fused AdamW are float32. The loss is
+computed from the logits in their own type. Float32 has PyTorch's default setting (products exact, convolutions in
+TF32). Batches are on the device before the first step. No step waits for the device: windows of steps are timed between
+two synchronizations, after warm-up.
 
 Needs torch, transformers (not for MNIST) and, to export, onnxscript.
 """
@@ -36,7 +37,7 @@ TINY = (512, 64, 2, 2, 128)
 
 
 def without_mask_tensors(module, name):
-    """All positions are tokens of one text, so attention needs no mask but is_causal."""
+    """Turns mask tensors off: all positions are tokens of one text, so attention needs at most is_causal."""
     if not hasattr(module, name):
         raise SystemExit(f"{module.__name__} has no {name}: this version of transformers makes its masks elsewhere")
     setattr(module, name, lambda *_, **__: None)
@@ -66,11 +67,11 @@ class Bert(torch.nn.Module):
         return self.m.bert.encoder.layer
 
     def others(self):
-        """What is compiled beside the blocks: owner and name."""
+        """Returns the compiled parts outside of the blocks, as owner and name."""
         return [(self.m.bert, "embeddings"), (self.m, "cls")]
 
     def looked_up(self):
-        """Parameters that no product reads."""
+        """Returns the number of parameters that are in no product."""
         e = self.m.bert.embeddings
         return e.position_embeddings.weight.numel() + e.token_type_embeddings.weight.numel()
 
@@ -114,7 +115,7 @@ def built(a):
 
 
 def export_data(a):
-    """Four batches, a file a column."""
+    """Writes four batches, one file per column."""
     import numpy
     os.makedirs(a.export + ".data", exist_ok=True)
     columns = [torch.cat(list(column)) for column in zip(*batches(a, torch.device("cpu")))]
@@ -141,7 +142,7 @@ def export(a):
 
 
 def compiled(model):
-    """In place. A limit on compiled variants would leave the last blocks to eager."""
+    """Compiles the model in place. The default limit on compiled variants would leave the last blocks in eager mode."""
     for name in ("recompile_limit", "cache_size_limit"):
         if hasattr(torch._dynamo.config, name):
             setattr(torch._dynamo.config, name, 64)
@@ -163,7 +164,7 @@ def sharded(model, device):
 
 
 def meet(device, folder):
-    """One rank; the store is a file, so that no port is needed."""
+    """Starts a process group with one rank. The store is a file, so no port is needed."""
     if device.type == "cuda":
         torch.cuda.set_device(0)
     torch.distributed.init_process_group(
@@ -172,7 +173,7 @@ def meet(device, folder):
 
 
 def batches(a, device):
-    """Four, used in turn: inputs, with --mask their masks, and labels."""
+    """Returns four batches for use in turn: inputs, labels, and with --mask their masks."""
     if a.model == "mnist":
         return [(torch.randn(a.batch, 1, 28, 28, device=device), torch.randint(0, 10, (a.batch,), device=device))
                 for _ in range(4)]
@@ -188,7 +189,7 @@ def batches(a, device):
 
 
 def trainer(a, device, folder):
-    """A function of the step's number that does a step and returns its loss, on the device."""
+    """Returns a function of the step's number. It runs a step and returns the loss, on the device."""
     model = built(a).to(device)
     loss_of = F.nll_loss if a.model == "mnist" else F.cross_entropy
     if a.kind == "compile":

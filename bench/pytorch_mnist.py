@@ -1,8 +1,9 @@
-"""The peer of bench/mnist_vs_pytorch.sh: PyTorch on the MNIST sample's network, one process and one CPU thread a rank.
+"""The peer of bench/mnist_vs_pytorch.sh: PyTorch on the MNIST sample's network, with one process and one CPU thread per
+rank.
 
-Same work as `fsdp-run samples/mnist/mnist.onnx --data synthetic --optimizer adamw`: float32, random images, the loss
-read after every step. Prints one JSON line: the slowest rank's median step in milliseconds and each rank's peak
-resident memory. Needs torch.
+It does the same work as `fsdp-run samples/mnist/mnist.onnx --data synthetic --optimizer adamw`: float32, random images,
+the loss read after every step. Prints one JSON line: the slowest rank's median step in milliseconds and each rank's
+peak resident memory. Needs torch.
 """
 import argparse
 import json
@@ -18,7 +19,7 @@ import torch.nn.functional as F
 
 
 class Net(torch.nn.Module):
-    """The network of PyTorch's FSDP tutorial without dropout, as samples/mnist/mnist.onnx."""
+    """The network from PyTorch's FSDP tutorial without dropout, as in samples/mnist/mnist.onnx."""
 
     def __init__(self):
         super().__init__()

@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
-"""What quantization costs three networks on MNIST, and how much of it an epoch of training the quantized file regains.
+"""Measures the accuracy that quantization costs three networks on MNIST, and how much an epoch of training regains.
 
     quantization_aware.py --fsdp-run build/release/fsdp-run [--nets mnist mobile resnet] [--seeds 1 2 3]
                           [--settings w4 w8] [--steps 900] [--ranks 1] [--threads 1] [--folder DIR]
 
-For each network and seed: fsdp-run trains it in float; its inference file is folded (batch normalization into convolutions) and
-quantized by ONNX Runtime's `quantize_static`; fsdp-run trains the quantized file, with fixed and with learned scales, and, for
-comparison, the folded float file with the same steps. ONNX Runtime counts the right answers of every file on all 10,000 test images.
+For each network and seed, fsdp-run first trains in float. ONNX Runtime folds batch normalization into convolutions in
+the inference file, and quantizes it with `quantize_static`. fsdp-run then trains the quantized file with fixed and with
+learned scales. For comparison it trains the folded float file for the same steps. ONNX Runtime counts the right answers
+of every file on all 10,000 test images.
 
-Networks: `mnist` is samples/mnist/mnist.onnx. The others are written here with random weights and batch normalization, for the same
-images: `mobile` has a stem and three depthwise separable convolutions, `resnet` a stem and residual blocks of 8, 16, 16 and 32 channels. Settings: `w4` has weights of int4, one scale a tensor, `w8` of int8, both
-with uint8 activations calibrated (MinMax) on the first 64 training images.
+Networks: `mnist` is samples/mnist/mnist.onnx. This script writes the other two with random weights and batch
+normalization, for the same images. `mobile` has a stem and three depthwise separable convolutions, `resnet` a stem and
+residual blocks of 8, 16, 16 and 32 channels. Settings: `w4` has int4 weights with one scale per tensor, `w8` int8
+weights. Both have uint8 activations, calibrated (MinMax) on the first 64 training images.
 
-Every command is printed. The last lines are the tables of docs/internals/quantized.md. Exit 1 where, summed over seeds, quantization lost at least
-0.3 % a file and less than three quarters of that came back. Needs numpy, onnx, onnxruntime and, for all but `mnist`, torch.
+Prints every command. The last lines are the tables of docs/internals/quantized.md. Exit 1 if, summed over seeds,
+quantization lost at least 0.3 % per file and training regained less than three quarters of it. Needs numpy, onnx,
+onnxruntime and, for all networks but `mnist`, torch.
 """
 import argparse
 import gzip
@@ -42,7 +45,7 @@ LEAST_LOSS, LEAST_REGAINED = 0.003, 0.75
 
 
 def read_idx(name):
-    """An IDX file of unsigned bytes: 0, 0, type 8, number of axes; big-endian axes; the bytes."""
+    """Reads an IDX file of unsigned bytes: 0, 0, type 8, number of axes; big-endian axes; the bytes."""
     data = gzip.decompress((SAMPLE / "data" / name).read_bytes())
     shape = struct.unpack_from(">%dI" % data[3], data, 4)
     return np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(shape)
@@ -54,7 +57,7 @@ def normalized(images):
 
 
 def write_data(path):
-    """The sample's description of its data, with paths that hold in any folder."""
+    """Writes the sample's description of its data, with paths that are valid in any folder."""
     path.write_text((SAMPLE / "data.yaml").read_text().replace("file: data/", "file: %s/data/" % SAMPLE))
 
 
@@ -128,7 +131,7 @@ class Bench:
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "OFSDP_RUN_DIR": "none"})
 
     def train(self, model, seed, *more):
-        """Trains `model`; the accuracy that fsdp-run itself found at the end."""
+        """Trains `model` and returns fsdp-run's own accuracy at the end."""
         metrics = self.folder / "metrics.jsonl"
         self.command(model, "--data", self.folder / "data.yaml", "--prediction", "logits", "--labels", "labels", "--global-batch-size", BATCH,
                      "--nproc-per-node", self.a.ranks, "--threads", self.a.threads, "--seed", seed, "--metrics", metrics, *more)
@@ -142,7 +145,7 @@ class Bench:
                    for i in range(0, len(self.images), 500))
 
     def float_file(self, net, seed):
-        """The trained network as a file for inference, its batch normalizations folded."""
+        """Returns the trained network as an inference file with folded batch normalizations."""
         from onnxruntime.quantization.shape_inference import quant_pre_process
         name = self.folder / ("%s.%d" % (net, seed))
         model, checkpoints, plain, folded = (pathlib.Path(str(name) + end) for end in (".onnx", ".checkpoints", ".float.onnx", ".folded.onnx"))
@@ -185,7 +188,7 @@ class Bench:
             max(abs(r[way]["right"] - r[way]["ours"]) for r in self.rows for way in ("fixed", "learned")), len(self.labels)))
 
     def verdict(self):
-        """Whether enough came back, wherever enough was lost to say so."""
+        """Returns whether training regained enough, for each network and setting that lost enough to judge."""
         good = True
         for net, setting in sorted({(r["net"], r["setting"]) for r in self.rows}):
             rows = [r for r in self.rows if (r["net"], r["setting"]) == (net, setting)]

@@ -2,25 +2,30 @@
 """Estimates an update of GPT-2 124M and of BERT-base on one GPU from its plan. NOT A MEASUREMENT: no GPU is used.
 
     bench/roofline.py                        gpt2-1024, bert-512 and bert-128, of bench/gpu_vs_pytorch.sh
-    bench/roofline.py --keep FOLDER          also keeps what it read of the plans, a file a model
-    bench/roofline.py --before FOLDER        another commit's beside them
+    bench/roofline.py --keep FOLDER          also keeps the parts of the plans that it read, one file per model
+    bench/roofline.py --before FOLDER        also shows another commit's estimate, from its --keep
 
-It counts what `fsdp-run plan --device cuda --json` says of the nodes and steps of an update: FLOP of products and of
-attention, bytes of everything else, launches. Times are these counts over assumed rates: those of an H200 unless told
-(--products, --head, --attention, --memory, --gap; the first line of the output repeats them). What it leaves out: bytes that
-come from the cache, products bound by memory, stores narrower than the memory's sectors, partial sums of deterministic
-attention, waves that do not fill the card. Updates count as if nothing ran beside them.
+It counts the nodes and steps of an update from `fsdp-run plan --device cuda --json`: FLOP of products and attention,
+bytes of all other nodes, and launches. A time is a count over an assumed rate. Default rates are an H200's (--products,
+--head, --attention, --memory, --gap; the first line of the output repeats them). The estimate omits:
 
-- A product's FLOP are those of its shapes; the head's are the products with an axis of the vocabulary. Where that axis is no
-  multiple of 8 elements and the plan leaves no room between rows, operands are not aligned for the fastest kernels: such a
-  head has a rate of its own.
-- Attention has 2 products forwards and 5 backwards, half of each under a causal mask.
-- Launches of an operator are those that the CUDA kernels put on their stream on the emulated device, in an update of the
-  same network with two narrow layers; of other steps, those of kernels/cuda/device/arithmetic.cu.
-- MFU: FLOP of a token by 6 N and attention (bench/gpu_vs_pytorch.py) over the estimated time and the peak.
+- bytes from the cache, and products bound by memory
+- stores narrower than the memory's sectors
+- partial sums of deterministic attention
+- waves that do not fill the card
+
+Updates count as if nothing ran at the same time.
+
+- A product's FLOP follow from its shapes. The head's products have an axis of the vocabulary. If that axis is not a
+  multiple of 8 elements and the plan leaves no room between rows, the operands are not aligned for the fastest kernels.
+  Such a head has its own rate.
+- Attention has 2 products forward and 5 backward; a causal mask halves each.
+- Launches of an operator come from the emulated device: it counts the CUDA kernels on its stream in an update of the
+  same network with two narrow layers. Launches of other steps are those in kernels/cuda/device/arithmetic.cu.
+- MFU: a token's FLOP by 6 N and attention (bench/gpu_vs_pytorch.py) over the estimated time and the peak.
 
 Needs build/release/fsdp-run and build/release/tests/device/libemulated_device.so, and the models that
-bench/gpu_vs_pytorch.sh exports; $PEER_PYTHON, with torch and transformers, exports those that are missing.
+bench/gpu_vs_pytorch.sh exports; $PEER_PYTHON, with torch and transformers, exports missing models.
 """
 import argparse
 import json
@@ -39,7 +44,7 @@ LINEAR_LOSS = "ofsdp.LinearCrossEntropy"  # the products of a head and loss, in 
 LOOKUPS = {"Gather", "GatherND"}  # they read the rows that they write
 SIZES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "uint8": 1, "bool": 1}
 TILE = 8  # 16-bit elements in 16 bytes
-# As in kernels/cuda/device/arithmetic.cu: a reduction takes squares, adds them, and is followed by the update.
+# As in kernels/cuda/device/arithmetic.cu: a reduction squares, adds, and then the update follows.
 STEP_LAUNCHES = {"Gather": 1, "Accumulate": 1, "Update": 1, "ReduceUpdate": 3, "Reduce": 2, "Clip": 1, "CheckLoss": 1}
 OF_AN_UPDATE = 1  # begin_kernel
 ROWS = ["products of blocks", "head", "attention", "passes", "loss", "updates", "gaps"]
@@ -74,7 +79,7 @@ class Reader:
         return done.stdout
 
     def launches(self, name):
-        """Launches of a run of each operator, by the emulated device."""
+        """Returns each operator's launches per run, counted by the emulated device."""
         with tempfile.NamedTemporaryFile() as report:
             self.run(settings_of(self.model(name, True), 2, ["--steps", "1"]), {"COUNTING_DEVICE_REPORT": report.name})
             counts = dict(line.rsplit(" ", 1) for line in open(report.name, encoding="utf-8") if " " in line)
@@ -82,7 +87,7 @@ class Reader:
         return {op: int(counts[f"launches:{op}"]) / n for op, n in runs.items()}
 
     def read(self, name):
-        """What the estimate needs: the steps of an update's program, launches of operators, FLOP of a token."""
+        """Returns the estimate's inputs: the steps of an update's program, the operators' launches, FLOP per token."""
         file = self.model(name, False)
         plan = json.loads(self.run(["plan", *settings_of(file, SETTINGS[name][2], ["--steps", "1", "--json"])]))
         program = next(p for p in plan["programs"] if p["training"] and p["times_an_update"])
@@ -98,14 +103,15 @@ def shape_of(text):
 
 
 def product_flop(step):
-    """2 batch rows inner columns: the square root of the three matrices' sizes multiplied is rows inner columns."""
+    """Returns 2 batch rows inner columns. The square root of the product of the three matrix sizes is rows inner
+    columns."""
     a, b, y = (shape_of(text) for text in (step["inputs"][0], step["inputs"][1], step["outputs"][0]))
     batch = math.prod(b[:-2])
     return 2 * batch * math.sqrt(math.prod(a) * math.prod(b) * math.prod(y) / batch**3)
 
 
 def attention_flop(step, name):
-    """By dY or Y, which has batch x heads x queries x width elements."""
+    """Computes from dY or Y, with batch x heads x queries x width elements."""
     _, sequence, batch, causal = SETTINGS[name]
     grad = step["op"].endswith("Grad")
     elements = math.prod(shape_of(step["inputs"][0] if grad else step["outputs"][0]))
@@ -113,7 +119,7 @@ def attention_flop(step, name):
 
 
 def dense_bytes(step):
-    """Of its operands, without room between rows."""
+    """Returns the bytes of the step's operands, without room between rows."""
     return sum(math.prod(shape_of(text)) * SIZES[text.partition("[")[0]] for text in step["inputs"] + step["outputs"] if text)
 
 
@@ -122,7 +128,8 @@ def is_loss(step):
 
 
 def vocabulary_of(steps):
-    """The classes of the largest scores. A loss in chunks has the operands of their product: X [N, K] and W of K and V."""
+    """Returns the number of classes in the largest scores. A loss in chunks has its product's operands: X [N, K] and
+    W of K and V."""
     sizes = []
     for step in filter(is_loss, steps):
         shapes = [shape_of(text) for text in step["inputs"]]
@@ -140,7 +147,7 @@ def bytes_of(step):
 
 
 def counted(read):
-    """Counts an update by row, FLOP or bytes; all launches; whether the head is aligned; operators that were not seen to run."""
+    """Counts an update: FLOP or bytes by row; all launches; whether the head is aligned; operators not seen to run."""
     steps = read["schedule"]
     vocabulary = vocabulary_of(steps)
     counts = dict.fromkeys(["products of blocks", "head", "attention", "passes", "loss", "updates"], 0.0)
@@ -181,7 +188,7 @@ def estimated(read, a):
     _, sequence, batch, _ = SETTINGS[read["name"]]
     flop = read["flops_per_token"] * sequence * batch
     whole = sum(ms.values())
-    # The same FLOP counted differently: attention's backward has six products but is given as four.
+    # FLOP counted in another way: attention's backward pass counts five products here, and four in flops_per_token.
     products = counts["products of blocks"] + counts["head"] + counts["attention"] * 6 / 7
     if abs(products / flop - 1) > 0.01:
         sys.exit(f"{read['name']}: {products / 1e12:.1f} TFLOP by the plan's products, {flop / 1e12:.1f} by the parameters")
@@ -214,7 +221,7 @@ def print_table(name, columns):
 
 
 def print_passes(read):
-    """The operators behind the bytes, most first."""
+    """Prints the operators that move the bytes, most first."""
     moved = {}
     for step in read["schedule"]:
         if step["step"] == "Run" and step["op"] not in PRODUCTS and "Attention" not in step["op"]:

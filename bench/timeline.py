@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
-"""When the steps of an update on many GPUs would run, by a model: what is exposed of their communication.
+"""Models the timeline of an update on many GPUs, and its exposed communication.
 
     fsdp-run plan MODEL.onnx ... --device cuda --world 64 --json >plan.json
-    bench/timeline.py plan.json...      a line a plan; no GPU and no other library is needed
+    bench/timeline.py plan.json...      one line per plan; needs no GPU and no other library
 
-A plan says for each step its stream, the events that it waits for and records, its operands, and the bytes that it moves. The
-model runs them: compute steps one after the other, as fast as the slower of --tflops (products, attention) and --memory (all
-else); steps of the communication stream one after the other, each from the event on that it forks from. A collective of n ranks
-takes bytes (n - 1) / n / bandwidth, of NVLink inside a host and of the network beyond it, and a latency for each hop of a ring.
-An update takes its bytes by --memory. Nothing contends, so products are not slowed down by collectives.
+A plan has for each step the stream, the events to wait for and to record, the operands, and the bytes moved. The model
+runs compute steps one after the other. A step takes the longer of its FLOP over --tflops (products, attention) and its
+bytes over --memory. Steps of the communication stream run one after the other; a step that forks from the compute
+stream begins at its fork or later. A collective of n ranks takes bytes (n - 1) / n / bandwidth, and a latency for each
+hop of a ring. The bandwidth is NVLink's inside a host, else the network's. An update takes its bytes over --memory.
+Nothing contends, so collectives do not slow products down.
 
-`FSDP2's units` are the same nodes with the blocks, what comes before and what comes after as units: a gather is issued when the
-unit before begins, a reduction when the gradients of its unit are done, on one link in the order of issue; updates cost nothing.
+`FSDP2's units` has the same nodes in other units: the blocks, the part before them and the part after them. A gather is
+issued when the unit before begins. A reduction is issued when the gradients of its unit are done. One link runs them in
+the order of issue; updates cost nothing.
 
-Exposed: the end less the compute steps alone.
+Exposed: the end minus the compute steps.
 """
 import argparse
 import collections
@@ -70,7 +72,7 @@ class Machine:
 
 
 def ours(m, steps, units):
-    """The end, and the seconds of compute steps and of collectives."""
+    """Returns the end, and the seconds of compute steps and of collectives."""
     clock = {"compute": 0.0, "communication": 0.0}
     reached = collections.defaultdict(float)
     compute = communication = 0.0
@@ -102,7 +104,7 @@ def ours(m, steps, units):
 
 
 def stretches(m, steps, blocks):
-    """Units in the order of forward, and each one's seconds of forward and of backward nodes."""
+    """Returns the units in forward order, and each unit's seconds of forward and of backward nodes."""
     name = re.compile("(" + "|".join(re.escape(re.sub(r"\W", "_", b)) + "(?![0-9])" for b in blocks) + ")") if blocks else None
     order, times, unit = ["before"], collections.defaultdict(lambda: [0.0, 0.0]), "before"
     for step in steps:

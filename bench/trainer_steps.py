@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""1,000 calls of Trainer.step against the command line's loop on the same rows, one thread, in turn (A B A B ...).
+"""Times 1,000 calls of Trainer.step against the command line's loop on the same rows, one thread, in turn (A B A B
+...).
 
     bench/trainer_steps.py BUILD_FOLDER MODEL.onnx DATA_FOLDER BATCH [PAIRS=3] [fsdp-run options]
 
-Prints both times of every pair and the median ratio. The first steps, which plan, are left out of both. Needs numpy; run it
-with nothing else running.
+Prints both times of every pair and the median ratio. Both exclude the first 20 steps, which plan. Needs numpy; run it
+on an idle machine.
 """
 import json
 import os

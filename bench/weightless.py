@@ -1,10 +1,11 @@
-"""Models without their weights, which random ones replace elsewhere: for a host to which 1.5 GB are too much to carry.
+"""Removes the weights from models and fills in random ones elsewhere: for a host that cannot receive 1.5 GB.
 
-    weightless.py drop FOLDER gpu_*.onnx     FOLDER gets the models, whose large initializers lie in a file that is not there,
-                                             and the .onnx.json beside each (needs onnx)
-    weightless.py fill FOLDER                writes these files: normal values of deviation 0.02 (standard library alone)
+    weightless.py drop FOLDER gpu_*.onnx     writes the models into FOLDER without the data file of their large
+                                             initializers, and copies the .onnx.json next to each (needs onnx)
+    weightless.py fill FOLDER                writes these data files: normal values of deviation 0.02 (needs only the
+                                             standard library)
 
-Rates do not depend on what a network has learnt. Losses do: for them use the models as they were exported.
+Rates do not depend on trained weights. Losses do: to compare losses, use the exported models.
 """
 import array
 import json

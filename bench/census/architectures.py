@@ -1,8 +1,8 @@
 """The networks of the census: tiny, with random weights, from transformers, timm, torchvision and by hand.
 
-`ARCHITECTURES` maps a name, FAMILY/NAME, to a function without arguments that returns (module, inputs): a module in
-evaluation mode and a dict of example tensors, whose first axis is the sample, in the order of the module's arguments.
-Building one may fail where a package is missing or too old; the generator then reports it and goes on.
+`ARCHITECTURES` maps a name, FAMILY/NAME, to a function without arguments. The function returns (module, inputs): a
+module in evaluation mode, and a dict of example tensors in the order of the module's arguments. The first axis of each
+tensor is the sample. A function may fail if a package is missing or too old; the generator reports it and continues.
 """
 import torch
 from torch import nn
@@ -45,7 +45,8 @@ def mask():
 
 
 def huggingface(kind, auto, inputs, fixed=None, **config):
-    """A model of transformers from its configuration's name and the values that make it tiny."""
+    """Returns a function that builds a transformers model from its configuration's name and values that make it
+    tiny."""
     def build():
         import transformers
         made = getattr(transformers, kind + "Config")(**config)

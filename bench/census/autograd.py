@@ -1,12 +1,12 @@
-"""Gradients of a graph by PyTorch's autograd: what decides where differences do not.
+"""A graph's gradients by PyTorch's autograd. They decide where finite differences cannot.
 
-`gradients(model, names, feeds, prediction, loss)` walks the nodes of a graph of standard operators (graphs.py makes quantized and
-float16 files into such) and gives the loss and the gradient of each named initializer. Raises NotImplementedError for an operator
-that is not here. Nothing of it is taken from fsdp-run.
+`gradients(model, names, feeds, prediction, loss)` walks the nodes of a graph and returns the loss and the gradient of
+each named initializer. The graph has standard operators; graphs.py converts quantized and float16 files. Raises
+NotImplementedError for an operator without a rule here. The module uses no part of fsdp-run.
 
-A graph of pairs (QuantizeLinear, DequantizeLinear) may come as it is: each pair then rounds for itself, with PyTorch's meaning of
-the gradient (`fake_quantize`). A value at the border of two integers takes one or the other, as rounding before it falls, and a
-clipped one has no gradient: `gradients(.., nudge)` draws scales that are a rounding of float32 off.
+A graph with pairs (QuantizeLinear, DequantizeLinear) needs no conversion: each pair rounds, with the gradient of
+PyTorch's `fake_quantize`. Rounding before the pair decides a value on the border of two integers. A clipped value
+has no gradient. `gradients(.., nudge)` moves the scales at random by a float32 rounding.
 """
 import numpy as np
 import onnx
@@ -27,7 +27,7 @@ def whole(values):
 
 
 def matched(a, b):
-    """Integers and floats may meet in a straight-through graph."""
+    """Converts both to double if their types differ: a straight-through graph may mix integers and floats."""
     return (a, b) if a.dtype == b.dtype else (a.double(), b.double())
 
 
@@ -36,7 +36,7 @@ def division(a, b):
 
 
 def resized(a, x, scales, sizes, opset):
-    """Resize is a matrix along each axis, which onnx's reference makes of the unit matrix."""
+    """Resize as a matrix along each axis. onnx's reference makes the matrix from the unit matrix."""
     target = whole(sizes) if sizes is not None else [int(np.floor(n * s)) for n, s in zip(x.shape, scales.tolist())]
     for axis, (n, m) in enumerate(zip(x.shape, target)):
         if n == m:
@@ -75,7 +75,7 @@ def attention(a, q, k, v, mask=None, *rest):
 
 
 def padded(x, pads, spatial, value=0.0):
-    """Of ONNX's begins and ends, over the last axes."""
+    """Pads the last axes by ONNX's begins and ends."""
     if not any(pads):
         return x
     return F.pad(x, [p for k in reversed(range(spatial)) for p in (pads[k], pads[k + spatial])], value=value)
@@ -245,7 +245,7 @@ RULES = {
 
 
 def softmax(logarithm):
-    """Before opset 13 all axes from the given one on are one."""
+    """Before opset 13 the given axis and all axes after it are one axis."""
     def rule(a, x, opset):
         axis = a.get("axis", -1 if opset >= 13 else 1) % x.dim()
         y = x if opset >= 13 else x.reshape(*x.shape[:axis], -1)
@@ -271,7 +271,7 @@ FUSED = {   # in com.microsoft
 
 
 class Rounded(torch.autograd.Function):
-    """The float that the integer of a value stands for."""
+    """Rounds a value to its integer and returns the float that the integer represents."""
 
     @staticmethod
     def forward(ctx, x, scale, zero, low, high):
@@ -285,7 +285,8 @@ class Rounded(torch.autograd.Function):
 
 
 class Pairs:
-    """The values of QuantizeLinear and DequantizeLinear in a graph that keeps them: an integer is the float that it stands for."""
+    """The values of QuantizeLinear and DequantizeLinear in a graph that keeps them. An integer is stored as the
+    float that it represents."""
 
     def __init__(self, model, known, names):
         self.types = {t.name: t.data_type for t in model.graph.initializer}
@@ -348,7 +349,7 @@ def computed(node, inputs, opset):
 
 
 def sorted_nodes(graph, known):
-    """Some tools leave a node before those whose outputs it reads."""
+    """Yields nodes after the nodes that make their inputs: some tools write them in another order."""
     left = list(graph.node)
     while left:
         later = []
@@ -364,8 +365,9 @@ def sorted_nodes(graph, known):
 
 
 def gradients(model, names, feeds, prediction, loss, nudge=None):
-    """(loss, {name: gradient}); `loss` is run.py's, whose kind and labels count here. Where the loss does not reach: 0. The gradient of
-    an integer weight is that of its float. `nudge`: a random generator."""
+    """Returns (loss, {name: gradient}). `loss` is run.py's Loss; only its kind and labels are read. The gradient is
+    0 if the loss does not depend on the initializer. An integer weight has the gradient of its float. `nudge`: a
+    random generator."""
     opset = max(i.version for i in model.opset_import if i.domain in ("", "ai.onnx"))
     known = {t.name: tensor(numpy_helper.to_array(t)) for t in model.graph.initializer}
     known.update({k: tensor(v) for k, v in feeds.items()})

@@ -1,22 +1,24 @@
 #!/usr/bin/env python3
-"""The same files through other trainers of ONNX: does a step run, and is the gradient right?
+"""Runs the same files in other ONNX trainers: does a step run, and is the gradient right?
 
     counterparts.py FOLDER --trainer onnxsim|onnxruntime --results RESULTS.jsonl [--python PYTHON] [--fsdp-run FSDP_RUN]
                     [--files RESULTS_OF_RUN.jsonl] [--every N]
 
-onnxsim 0.8.1: `compile_training_loop` with its momentum, whose first step is SGD. It wants static shapes and a loss in the graph, so
-the file's axes are fixed and a mean squared error is appended. onnxruntime-training 1.19.2: `generate_artifacts` with its MSELoss,
-then `Module` and the parameters' gradients; PYTHON is an interpreter that has it. The file gets its IR version and labels of static
-shape. Both train the float32 initializers that fsdp-run trains, or without --fsdp-run all.
+onnxsim 0.8.1: `compile_training_loop` with its momentum optimizer; the first step equals SGD. It needs static shapes
+and a loss in the graph. So the script fixes the file's axes and appends a mean squared error. onnxruntime-training
+1.19.2: `generate_artifacts` with its MSELoss, then `Module` and the parameters' gradients; PYTHON is an interpreter
+that has it. The file gets IR version 10 at most, and labels with a static shape. Both train the float32 initializers
+that fsdp-run trains, or without --fsdp-run all.
 
-A file that is refused has a second attempt, `helped`, with what somebody could do to it first: nodes put in order, float16 made float32,
-axes fixed, shape computations folded and batch normalizations merged by onnxsim.simplify, an older opset, the outputs of
-LayerNormalization named (onnxruntime-training asks for them), and weights of two axes or more alone.
+A file that is refused, crashes or makes `no step` gets a second attempt, `helped`, after changes that a user could
+make. The nodes are sorted, float16 becomes float32, and axes are fixed. onnxsim.simplify folds shape computations and
+merges batch normalizations. The opset is lowered, the outputs of LayerNormalization get names (onnxruntime-training
+needs them), and only weights of two axes or more are trained.
 
-Each file has a process of its own, forked from one that has the trainer loaded, with LIMIT seconds and MEMORY bytes. The
-gradient is held to the differences that run.py takes, of the same loss. With --files only files are tried that
-ONNX Runtime itself evaluates. Verdicts: right, wrong, unresolved (a step ran; what the check says of its gradient), `no step` (the loss
-is not finite or no parameter moved), refused, crashed (the process ended without a word).
+Each file runs in its own process, with LIMIT seconds and MEMORY bytes. The process is forked from one with the loaded
+trainer. The gradient is compared with run.py's differences for the same loss. With --files the script tries only files
+that ONNX Runtime itself evaluates. Verdicts: right, wrong, unresolved (a step ran; the verdict of the gradient check),
+`no step` (the loss is not finite or no parameter moved), refused, crashed (a signal ended the process).
 """
 import argparse
 import glob
@@ -45,7 +47,7 @@ def floats(model):
 
 
 def fix_axes(model, data):
-    """The axes of the example in place of symbols."""
+    """Replaces symbolic axes by the example's sizes."""
     for value in model.graph.input:
         if value.name in data:
             value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(
@@ -54,21 +56,21 @@ def fix_axes(model, data):
 
 
 def keep_output(model, name, shape):
-    """The prediction alone, with its shape."""
+    """Keeps only the prediction as output, with its shape."""
     kind = next(o.type.tensor_type.elem_type for o in model.graph.output if o.name == name)
     del model.graph.output[:]
     model.graph.output.append(helper.make_tensor_value_info(name, kind, shape))
 
 
 def name_statistics(model):
-    """The mean and the inverse deviation of each LayerNormalization as outputs that nothing reads."""
+    """Adds the mean and the inverse deviation as outputs of each LayerNormalization. No node reads them."""
     for node in model.graph.node:
         if node.op_type == "LayerNormalization" and len(node.output) < 3:
             node.output.extend(f"{node.output[0]}.statistic{k}" for k in range(len(node.output), 3))
 
 
 def in_order(model):
-    """Nodes after those that they read: ONNX Runtime's float16 converter leaves some before."""
+    """Sorts nodes after the nodes that make their inputs: ONNX Runtime's float16 converter leaves some before."""
     made, left = {""}, list(model.graph.node)
     produced = {o for n in left for o in n.output}
     order = []
@@ -84,7 +86,7 @@ def in_order(model):
 
 
 def hold_constants(model):
-    """Tensors of Constant nodes as initializers."""
+    """Turns the tensors of Constant nodes into initializers."""
     nodes = []
     for node in model.graph.node:
         if node.op_type == "Constant" and node.attribute[0].HasField("t"):
@@ -98,13 +100,14 @@ def hold_constants(model):
 
 
 def at_most(model, newest):
-    """The model with an opset of at most `newest`, where onnx can convert it."""
+    """Converts the model with onnx to opset `newest` if its opset is newer."""
     opset = next(i.version for i in model.opset_import if i.domain in ("", "ai.onnx"))
     return version_converter.convert_version(model, newest) if opset > newest else model
 
 
 def with_axes(model):
-    """Means of opset 18 as those of opset 17, with axes as an attribute, which onnx does not convert; the rest must be valid there."""
+    """Writes the ReduceMean of opset 18 in the form of opset 17, with axes as an attribute; onnx does not convert
+    it. All other nodes must be valid in opset 17."""
     constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "ReduceMean" and len(node.input) > 1 and node.input[1] in constants:
@@ -118,7 +121,7 @@ def with_axes(model):
 
 
 def name_shapes(model, data):
-    """The shape of every tensor, as ONNX Runtime has it; operators of com.microsoft have none in onnx.shape_inference."""
+    """Adds the shape of every tensor, from ONNX Runtime; onnx.shape_inference knows no operators of com.microsoft."""
     import graphs
     model.graph.ClearField("value_info")
     ends = {o.name for o in model.graph.output}
@@ -135,7 +138,7 @@ def name_shapes(model, data):
 
 
 def prepared(task):
-    """The model of an attempt, and the names to train."""
+    """Saves the model for an attempt. Returns the names to train."""
     import graphs
     model = onnx.load(task["path"])
     data = dict(np.load(task["folder"] + "/data.npz"))
@@ -249,7 +252,7 @@ def forked(task):
 
 
 def serve(trainer):
-    """Reads tasks, a line each, and answers each with the status of its child."""
+    """Reads one task per line, runs it in a child, and answers with the child's status."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     if trainer == "onnxruntime":
@@ -272,7 +275,7 @@ class Server:
 
 
 def told(status, folder):
-    """The verdict and words of a child that failed."""
+    """Returns the verdict and message for a failed child."""
     if status == -signal.SIGALRM:
         return {"verdict": "refused", "message": f"no step within {LIMIT} s"}
     with open(folder + "/stderr", errors="replace") as file:
@@ -286,7 +289,7 @@ def told(status, folder):
 
 
 def by_batch(model):
-    """The model with BatchNormalization by the batch's statistics, as onnxruntime-training trains it."""
+    """Returns the model with BatchNormalization by batch statistics, as in onnxruntime-training."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     for node in model.graph.node:
         if node.op_type == "BatchNormalization":
@@ -303,7 +306,7 @@ def squared(labels):
 
 
 def trained_here(program, path, folder, prediction, rows):
-    """The names that fsdp-run trains."""
+    """Returns the names that fsdp-run trains."""
     done = subprocess.run([program, path, "--data", folder + "/data", "--loss", "mse", "--prediction", prediction, "--labels", "labels",
                            "--batch-size", str(rows), "--no-shuffle", "--threads", "1", "--steps", "1", "--lr", "0", "--verbose", "on"],
                           capture_output=True, text=True, timeout=120)

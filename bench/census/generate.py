@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Writes the files of the census: FOLDER/FAMILY.NAME.VARIANT.onnx, with FOLDER/FAMILY.NAME.npz for the inputs of all its variants.
+"""Writes the files of the census: FOLDER/FAMILY.NAME.VARIANT.onnx, and FOLDER/FAMILY.NAME.npz with inputs for all
+variants.
 
     generate.py FOLDER [--only PATTERN] [--seconds 90]
 
-A variant is an exporter (dynamo, torchscript; some with another opset), or what a tool made of the exported file:
-ONNX Runtime's offline levels, its transformer optimizer with and without float16, quantize_dynamic, quantize_static (QDQ per
-tensor and per channel, QLinear operators), MatMulNBits of 4 and 8 bits, onnxslim, onnxsim. Every architecture is exported once
-or twice; the tools take turns, so that each meets every family. FOLDER/generated.jsonl says what was made and what a tool
-could not make, and why: that is no refusal of fsdp-run. Files that are there are kept. Needs torch, onnxscript,
-transformers, timm, torchvision, onnxruntime, onnxslim and onnxsim; those that are missing cost their variants.
+A variant is an exporter (dynamo, torchscript; some with another opset), or the output of a tool for the exported
+file: ONNX Runtime's offline levels, its transformer optimizer with and without float16, quantize_dynamic,
+quantize_static (QDQ per tensor and per channel, QLinear operators), MatMulNBits with 4 and 8 bits, onnxslim,
+onnxsim. Every architecture is exported once or twice. The tools take turns, so each tool meets every family.
+FOLDER/generated.jsonl lists the written files, and the failures of tools with reasons; such a failure is not a
+refusal by fsdp-run. Existing files are kept. Needs torch, onnxscript, transformers, timm, torchvision, onnxruntime,
+onnxslim and onnxsim; without one of these, its variants are missing.
 """
 import argparse
 import copy
@@ -29,7 +31,7 @@ LARGEST = 8 << 20
 
 
 def export(path, module, inputs, dynamo, opset, names=None):
-    """Exports with a dynamic first axis, or with the example's where the exporter does not manage that."""
+    """Exports with a dynamic first axis, or with the example's size if the exporter fails on a dynamic axis."""
     import torch
     values, names = tuple(inputs.values()), list(inputs)
     words = dict(input_names=names, output_names=["output"], opset_version=opset, dynamo=dynamo)
@@ -76,7 +78,7 @@ def float16(source, target):
 
 
 class Rows:
-    """Calibration data of quantize_static: the example's rows, once."""
+    """Calibration data for quantize_static: the example's rows, once."""
 
     def __init__(self, source, data):
         wanted = {i.name for i in onnx.load(source).graph.input}
@@ -146,7 +148,7 @@ TURNS = {
 
 
 def plan(names):
-    """(architecture, exporters, tools): which variants each architecture gets."""
+    """Yields (architecture, exporters, tools, turn): the variants for each architecture."""
     seen = {}
     for name in names:
         family = name.split("/")[0]

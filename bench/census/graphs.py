@@ -1,10 +1,10 @@
 """Graphs that ONNX Runtime can evaluate at any weights, for finite differences.
 
-`Probe(model, names, feeds, loss)` evaluates the loss of a file with some initializers fed. Float16 becomes float32, as the
-program computes it. In a quantized file the straight-through meaning has no finite differences of its own, since rounding has
-none. So each rounding is replaced by what the contract says its gradient is: the integers q = clip(x / scale + zero_point) + r,
-where r is the rounding error of the file as it is, a constant. At the file's own weights this graph has the file's outputs;
-around them its derivative is the straight-through gradient. Integers that nodes pass on are held as floats.
+`Probe(model, names, feeds, loss)` evaluates a file's loss with given values for some initializers. Float16 becomes
+float32, as in fsdp-run's computation. Rounding has a zero derivative, so differences of a quantized file do not show
+the straight-through gradient. Each rounding is replaced by a form with this gradient: the integers are
+q = clip(x / scale + zero_point) + r. The constant r is the rounding error at the file's weights. There this graph has
+the file's outputs, and its derivative is the straight-through gradient. Integers between nodes are stored as floats.
 """
 import math
 import signal
@@ -40,7 +40,7 @@ def has_narrow(model):
 
 
 def widened(model, narrow=NARROW, wide=TensorProto.FLOAT):
-    """The model with float32 in place of float16 and bfloat16, or other types for others."""
+    """Returns the model with float32 in place of float16 and bfloat16, or with other given types."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     dtype = helper.tensor_dtype_to_np_dtype(wide)
 
@@ -81,8 +81,8 @@ ERF = """<ir_version: 8, opset_import: ["" : 17]> erf (double[N] x) => (double[N
 
 
 def doubled(model):
-    """The model in float64, with less rounding in its differences. ONNX Runtime has no Erf in double and onnx's reference rounds it to
-    float32: the formula 7.1.26 of Abramowitz and Stegun takes its place (1.5e-7)."""
+    """Returns the model in float64: its differences have less rounding. ONNX Runtime has no Erf in double, and onnx's
+    reference rounds Erf to float32. Formula 7.1.26 from Abramowitz and Stegun replaces it (error 1.5e-7)."""
     model = widened(model, (TensorProto.FLOAT, *NARROW), TensorProto.DOUBLE)
     body = onnx.parser.parse_model(ERF).graph.node
     made = []
@@ -114,7 +114,7 @@ def doubled(model):
 
 
 def with_pairs(model):
-    """QLinear operators and QGemm taken apart: dequantize, the operator on floats, quantize."""
+    """Splits QLinear operators and QGemm: dequantize, the operator on floats, quantize."""
     def dequantize(out, q, scale, zero, axis=None):
         name = f"{out}.{q}.float"
         node = helper.make_node("DequantizeLinear", [q, scale, zero] if zero else [q, scale], [name])
@@ -182,7 +182,7 @@ def session(model):
 
 
 def values(model, names, feeds):
-    """The values of named tensors for the feeds."""
+    """Returns the values of the named tensors for the feeds."""
     copy = onnx.ModelProto.FromString(model.SerializeToString())
     del copy.graph.output[:]
     copy.graph.output.extend(helper.make_empty_tensor_value_info(n) for n in names)
@@ -192,8 +192,8 @@ def values(model, names, feeds):
 
 
 def straight_through(model, feeds):
-    """The quantized model with floats for integers and rounding errors that are constants, and {integer initializer: (scale,
-    zero point)}, both to be broadcast against it."""
+    """Returns the quantized model with floats for integers and constant rounding errors, and {integer initializer:
+    (scale, zero point)}. Both values broadcast against the initializer."""
     model = with_pairs(onnx.ModelProto.FromString(model.SerializeToString()))
     initializers = {t.name: t for t in model.graph.initializer}
     constants = {n.output[0]: n for n in model.graph.node if n.op_type == "Constant"}
@@ -225,7 +225,7 @@ def straight_through(model, feeds):
         return name
 
     def along(scale, rank, axis, shape, block):
-        """scale so that it broadcasts against a tensor of the shape"""
+        """Returns scale in a shape that broadcasts against the tensor."""
         scale = np.asarray(scale, np.float32)
         if block:
             return np.repeat(scale, block, axis)[tuple(slice(0, n) for n in shape)]
@@ -372,7 +372,8 @@ def straight_through(model, feeds):
 
 
 def lstm_errors(node, known):
-    """The errors of rounding, of DynamicQuantizeLSTM's x and of the states that its R reads [steps, directions, batch, hidden]."""
+    """Returns the rounding errors of DynamicQuantizeLSTM's x and of the states that R reads [steps, directions,
+    batch, hidden]."""
     def errors(x):
         low, high = min(x.min(), 0), max(x.max(), 0)
         scale = np.float32(high - low) / np.float32(255) if high > low else np.float32(1)
@@ -394,7 +395,7 @@ def lstm_errors(node, known):
 
 
 def weight_scale(model, product, known):
-    """The scale of the weight of an integer product: the constant that the Mul after it has multiplied with."""
+    """Returns the weight's scale for an integer product: the constant factor in the Mul after it."""
     by_output = {o: n for n in model.graph.node for o in n.output}
     readers = {}
     for n in model.graph.node:
@@ -419,8 +420,9 @@ class Input:
 
 
 class BatchNormalization(onnx.reference.op_run.OpRun):
-    """Before opset 14 more outputs than Y mean training: X is normalized by its own statistics. ONNX Runtime does so too. onnx's
-    reference takes the mean and variance given there, mixed with X's own by the momentum, whatever the outputs are."""
+    """Before opset 14, more outputs than Y mean training: X is normalized by its own statistics. ONNX Runtime does
+    the same. onnx's reference instead takes the given mean and variance mixed with X's own by the momentum, for any
+    outputs."""
 
     def _run(self, x, scale, bias, mean, var, epsilon=None, momentum=None, training_mode=None, spatial=None):  # noqa: ARG002
         self_made = bool(training_mode) or len(self.onnx_node.output) > 1
@@ -441,7 +443,7 @@ def along_channels(values, x):
 
 
 class Reference:
-    """The reference evaluator of onnx, which has every operator of ONNX in double, behind the face of a session."""
+    """onnx's reference evaluator with the interface of a session. It has every ONNX operator in double."""
 
     operators = [BatchNormalization]   # in place of the evaluator's class
 
@@ -466,8 +468,9 @@ class Reference:
 
 
 class Probe:
-    """Evaluates the loss of a model with the named initializers fed, in double where ONNX Runtime or onnx's reference can. `loss` takes the
-    prediction's array. `noise` is the rounding in a loss, measured; `seconds` the processor time of a call."""
+    """Evaluates a model's loss with given values for the named initializers, in double if ONNX Runtime or onnx's
+    reference can. `loss` takes the prediction's array. `noise` is the measured rounding of a loss; `seconds` the
+    processor time of a call."""
 
     def __init__(self, model, names, feeds, prediction, loss):
         self.prediction, self.loss = prediction, loss

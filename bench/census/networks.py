@@ -1,4 +1,5 @@
-"""Small networks written by hand for the census: recurrent, recommenders, graphs, convolutions of every kind, odd operators.
+"""Small networks written by hand for the census: recurrent, recommenders, graphs, convolutions of every kind, odd
+operators.
 
 `add_networks(table)` adds NET/NAME: a function that returns (module, inputs), as in architectures.py.
 """
@@ -16,7 +17,7 @@ def simple(module, **inputs):
 
 
 class Call(nn.Module):
-    """A network from its parts and a function of (parts, inputs...)."""
+    """A network from its parts and a function with the arguments (parts, inputs...)."""
 
     def __init__(self, function, **parts):
         super().__init__()

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Makes docs/internals/census.md from the results of run.py, and of counterparts.py where there are some.
+"""Makes docs/internals/census.md from the results of run.py and, if given, of counterparts.py.
 
-    report.py RESULTS.jsonl [--folder FILES] [--planted PLANTED.jsonl] [--onnxsim RESULTS.jsonl] [--onnxruntime RESULTS.jsonl] [--date DATE] > docs/internals/census.md
+    report.py RESULTS.jsonl [--folder FILES] [--planted PLANTED.jsonl] [--onnxsim RESULTS.jsonl]
+              [--onnxruntime RESULTS.jsonl] [--date DATE] > docs/internals/census.md
 """
 import argparse
 import collections
@@ -86,7 +87,7 @@ def other_reason(message):
 
 
 def others(paths):
-    """The section on other trainers: title -> their results."""
+    """Returns the section on other trainers. `paths` maps titles to result files."""
     lines, reasons, titles = [], [], []
     for title, path in paths.items():
         rows = [r for r in rows_of(path) if r["verdict"] != "census failed"]

@@ -1,27 +1,29 @@
 #!/usr/bin/env python3
-"""Trains every file of a folder a step with fsdp-run and says what came of it, a JSON object a file.
+"""Trains every file in a folder for a step with fsdp-run and reports the result, one JSON object per file.
 
-    run.py FOLDER --fsdp-run build/release/fsdp-run --results RESULTS.jsonl [--only PATTERN] [--plant scale|zero|roll] [--again]
+    run.py FOLDER --fsdp-run build/release/fsdp-run --results RESULTS.jsonl [--only PATTERN]
+           [--plant scale|zero|roll] [--again]
 
-Inputs of NAME.VARIANT.onnx are the arrays of NAME.npz or NAME.VARIANT.npz beside it; other files get random ones by the types of
-their inputs. The loss compares the first floating output with random labels: cross entropy where its last axis has 2 to 512
-classes, else the mean squared error. Four questions a file, each answered by a second program:
+Inputs for NAME.VARIANT.onnx are the arrays in NAME.npz or NAME.VARIANT.npz next to it. Other files get random inputs by
+their types. The loss compares the first floating output with random labels: cross entropy if its last axis has 2 to 512
+classes, else the mean squared error. A second program answers four questions for each file:
 
-  imports   fsdp-run's first loss is that of ONNX Runtime's outputs (float16 files: of the file in float32), to 2e-5; with integers to
-            1e-3, or four times what a rounding of the inputs and scales changes in ONNX Runtime itself
-  trains    a step ends with exit status 0; a refusal (2) or a fault (1) is kept with its message
-  gradient  SGD's step of rate LR gives the gradient, (before - after)/LR of the float32 masters in the
-            checkpoint of its one rank. Its products with two directions of
-            one to eight tensors, and of all of them at once, equal central differences of ONNX Runtime's loss; of files with
-            integers, of the graph in graphs.py
-  written   after three AdamW steps the written file loads in ONNX Runtime, and its loss there is fsdp-run's evaluation; with
-            integers, to four times what such a rounding changes in this file
+  imports   fsdp-run's first loss equals the loss from ONNX Runtime's outputs, to 2e-5 (float16 files: to 1e-4, against
+            the file in float32). With integers: to 1e-3, or four times the change in ONNX Runtime's own loss when
+            inputs and scales change by a rounding.
+  trains    a step ends with exit status 0; the message of a refusal (2) or a fault (1) is kept
+  gradient  an SGD step with rate LR gives the gradient: (before - after)/LR, from the float32 masters in the checkpoint
+            of the single rank. Its products with two directions equal central differences of ONNX Runtime's loss. The
+            directions cover one to eight tensors each, and all tensors at once. For files with integers, the loss of
+            the graph in graphs.py is used.
+  written   after three AdamW steps the written file loads in ONNX Runtime, and its loss there equals fsdp-run's
+            evaluation; with integers, to four times the change by such a rounding in this file
 
-Products and differences agree within 2 % of the gradient's length (10 % where such a rounding changes the loss by more than 1e-4).
-Differences are taken at several widths; the width with the least sum of rounding and curvature counts. A probe is `unresolved` when that
-sum is above a tenth of the gradient. What is not right by differences, PyTorch's autograd decides (autograd.py).
-`--plant` spoils the gradient of one tensor after training, to see the check fail.
-Results that are there are kept, unless --again. Needs numpy, onnx, onnxruntime; torch for autograd.py.
+Products and differences agree within 2 % of the gradient's length (10 % if such a rounding changes the loss by more
+than 1e-4). Differences are taken at several widths; the width with the least sum of rounding and curvature counts. A
+probe is `unresolved` if this sum is above a tenth of the gradient. If differences do not confirm a gradient,
+PyTorch's autograd decides (autograd.py). `--plant` spoils the gradient of one tensor after training, to see the
+check fail. Existing results are kept, unless --again. Needs numpy, onnx, onnxruntime; torch for autograd.py.
 """
 import argparse
 import glob
@@ -47,7 +49,7 @@ FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProt
 
 
 def inputs_of(path, model, random):
-    """Arrays for the inputs of the graph."""
+    """Returns arrays for the graph's inputs."""
     stem = path.removesuffix(".onnx")
     known = {}
     for candidate in (stem + ".npz", stem.rsplit(".", 1)[0] + ".npz"):
@@ -79,7 +81,7 @@ def log_softmax(x):
 
 
 class Loss:
-    """The loss of a prediction, in double: its kind, its labels, and how fsdp-run is told."""
+    """The loss of a prediction, in double: its kind and labels. fsdp-run gets the same kind and labels."""
 
     def __init__(self, output, random):
         classes = output.shape[-1] if output.ndim > 1 else 0
@@ -117,7 +119,7 @@ def spoil(gradients, plant, name):
 
 
 def probe_one(probe, name_list, gradients, scales, direction, floor, room=0.02):
-    """'right', 'wrong' or 'unresolved' with the derivative by the gradient and by differences."""
+    """Returns 'right', 'wrong' or 'unresolved', with the derivative by the gradient and by differences."""
     expected = sum(float((gradients[n].astype(np.float64) * direction[n]).sum()) for n in name_list)
     size = np.sqrt(sum(float((direction[n].astype(np.float64) ** 2).sum()) for n in name_list))
     length = np.sqrt(sum(float((gradients[n].astype(np.float64) ** 2).sum()) for n in name_list))
@@ -181,11 +183,11 @@ def apart_from(a, b, name):
 
 
 def by_autograd(model, gradients, scales, feeds, prediction, loss, reference, room, pairs=None, spread=False):
-    """The verdict of PyTorch's autograd on the graph whose differences were taken, in double: every tensor within 2 % of its length
-    (of 1e-4 of the longest, where it is shorter).
-    In a graph of `pairs` a rounding decides which value is clipped, and a gradient of ten samples with it: the gradient may be that of
-    the integers as they fall for PyTorch, or with scales a rounding off; with `spread`, as far from it as two of these are from each
-    other. Nothing where autograd.py lacks an operator."""
+    """The verdict of PyTorch's autograd, in double, on the graph that the differences used. Every tensor must agree
+    within 2 % of its length, or of 1e-4 of the longest tensor if it is shorter. In a graph with `pairs`, rounding
+    decides which values are clipped, and this changes the gradient of ten samples. So the gradient may also equal
+    the gradient for PyTorch's integers, or for scales moved by a rounding. With `spread` it may be as far from them
+    as two of them are from each other. Empty if autograd.py lacks an operator."""
     tries = [(model, scales, None)]
     if pairs is not None:
         tries += [(pairs, {}, None), *((pairs, {}, np.random.default_rng(k)) for k in range(4))]
@@ -217,8 +219,8 @@ def by_autograd(model, gradients, scales, feeds, prediction, loss, reference, ro
 
 
 def rounding_spread(model, feeds, prediction, loss, random):
-    """How far the loss of a file with integers moves when its inputs and scales are a float32 rounding off, relative: an
-    activation at the border of two integers takes the other one, and so do those after it."""
+    """Returns the relative change in a file's loss when inputs and scales move by a float32 rounding. In a file with
+    integers, an activation on the border of two integers then takes the other one, and so do later activations."""
     moved = []
     for _ in range(4):
         copy = onnx.ModelProto.FromString(model.SerializeToString())
@@ -239,7 +241,7 @@ def kind_of(model):
 
 
 class Case:
-    """How a file is tried: its inputs, its loss and further options. bench/shipped has cases of its own."""
+    """The trial of a file: its inputs, its loss and further options. bench/shipped defines other cases."""
 
     options = ()   # for fsdp-run
     every = False    # whether autograd also judges every tensor with right differences
@@ -292,7 +294,7 @@ def census(path, program, plant, folder, case=None):
     rows = str(case.save(data, feeds, loss))
     common = [program, path, "--data", data, "--loss", loss.kind, "--prediction", prediction, "--labels", "labels", "--batch-size",
               rows, "--no-shuffle", "--threads", "1", "--metrics", folder + "/metrics.jsonl", "--verbose", "on",
-              *case.options]  # the run's table tells which parameters are trained
+              *case.options]  # the run's table lists the trained parameters
     began = time.time()
     status, out, message = run(*common, "--steps", "1", "--optimizer", "sgd", "--lr", str(RATE), "--checkpoint-dir", folder + "/ck")
     row.update(status=status, seconds=round(time.time() - began, 2), loss_kind=loss.kind, reference=reference)

@@ -1,4 +1,5 @@
-"""Operators for onnx's reference evaluator that its own are too slow for, by PyTorch in the type of their inputs."""
+"""Operators for onnx's reference evaluator, by PyTorch in their inputs' type. The evaluator's own versions are too
+slow."""
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -34,7 +35,7 @@ OPERATORS = [Conv]
 # Operators that census/autograd.py lacks; `a`: the attributes, inputs are PyTorch's tensors.
 
 def window(a, x, kernel):
-    """x with its border, for an operator without one; NOTSET takes `pads`."""
+    """Returns strides, dilations and a function that adds the border to x. NOTSET takes `pads`."""
     spatial = x.dim() - 2
     strides, dilations = a.get("strides", [1] * spatial), a.get("dilations", [1] * spatial)
     return strides, dilations, lambda value: padded(x, kernel, strides, dilations, a.get("auto_pad", b"NOTSET"), a.get("pads"), value)
@@ -84,7 +85,7 @@ def product(a, x, axes=None):
 
 
 def recurrent(cell, gates, states):
-    """LSTM or GRU with their default activations; rows of a batch may end earlier (sequence_lens)."""
+    """LSTM or GRU with default activations; rows of a batch may end earlier (sequence_lens)."""
     def rule(a, x, w, r, b=None, lengths=None, *first):
         if "activations" in a or a.get("layout", 0) or a.get("input_forget", 0) or "clip" in a or len(first) > states:
             raise NotImplementedError("a recurrence with other activations, layout or clip")

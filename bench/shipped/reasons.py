@@ -1,4 +1,5 @@
-"""Why a file is not right, and whether that is justified: (pattern of its line, justified or not, why)."""
+"""Reasons for files that are not right, and whether each is justified: (pattern of the file's line, justified or
+not, reason)."""
 import re
 
 REASONS = [

