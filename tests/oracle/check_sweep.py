@@ -1,15 +1,28 @@
 #!/usr/bin/env python3
-"""Runs `fsdp-run check` on the model of each folder, with the options of that folder's own run.
+"""Runs `fsdp-run check` on each folder's model, with the options of the folder's own run.
 
-    check_sweep.py FOLDER... --fsdp-run build/release/fsdp-run [--limit 60] [--extra '--param-dtype bfloat16'] [--json FILE]
+    check_sweep.py FOLDER... --fsdp-run build/release/fsdp-run [--limit 60] [--extra '--param-dtype bfloat16']
+                   [--json FILE]
 
-A folder is one that holds case.json (its `args`), expected.json (a check.py beside or above the folder has `flags` that make the
-options), or ONNX files with a YAML file of the same name and any other YAML files that are runs. A folder with none of these
-stands for the folders in it; an ONNX file by itself is checked with --extra alone, or, with arrays beside it (bench/census/generate.py),
-as the census trains it, which needs numpy, onnx and onnxruntime. Prints a line a model: agrees (how many
-parameters were compared and how many were not), loss only (no parameter was in time), nothing compared, differs (parameter, value,
-node), refused, or late (longer than its limit); then the counts. Exit status 1 where anything differs, is refused by `check` though a
-run takes it, was late, or had nothing compared but the loss.
+A folder has one of three forms:
+
+- case.json with `args`
+- expected.json with `flags`; a check.py next to or above the folder turns them into options
+- ONNX files, each with a YAML file of the same name; any other YAML files are further runs
+
+A folder with none of these means all folders in it. A single ONNX file is checked with only --extra. If it has arrays
+next to it (bench/census/generate.py), it is checked as the census trains it; this needs numpy, onnx and onnxruntime.
+Prints a line for each model, then the counts:
+
+- agrees: how many parameters were compared, and how many not
+- loss only: no parameter was compared within the time
+- nothing compared
+- differs: parameter, value, node
+- refused
+- late: longer than the limit
+
+Exit status 1 if a model differs, is late, or has only its loss compared, or if `check` refuses a model that a run
+takes.
 """
 import argparse
 import json
@@ -23,7 +36,8 @@ import time
 
 
 def recorded(folder):
-    """The arguments of expected.json's runs, one for each graph: check.py prints its command and is given a program that fails."""
+    """Yields the arguments for the runs of expected.json, one per graph. check.py prints its command; the program
+    given to it fails at once."""
     with open(os.path.join(folder, "expected.json")) as file:
         graphs = json.load(file)["graphs"]
     script = os.path.join(folder, "..", "check.py")
@@ -47,7 +61,7 @@ def configured(folder):
 
 
 def of_census(path, scratch):
-    """The arguments with which the census trains a file, or nothing."""
+    """Returns the arguments with which the census trains a file, or nothing."""
     stem = path[:-len(".onnx")]
     if not any(os.path.exists(s + ".npz") for s in (stem, stem.rsplit(".", 1)[0])):
         return None
@@ -68,7 +82,7 @@ def of_census(path, scratch):
 
 
 def runs_of(folder, scratch):
-    """(label, arguments, whether a run takes them) of each run of a folder."""
+    """Yields (label, arguments, whether a run takes them) for each run of a folder."""
     here = os.path.basename(os.path.normpath(folder))
     if os.path.isfile(folder):
         try:
@@ -97,7 +111,7 @@ def runs_of(folder, scratch):
 
 
 def check(program, args, limit):
-    """(exit status or None, the JSON object or None, stderr, wall seconds, user seconds)"""
+    """Returns (exit status or None, the JSON object or None, stderr, wall seconds, user seconds)."""
     command = [program, "check", *args, "--json", "--limit", "%ds" % limit]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         began = time.monotonic()
@@ -134,7 +148,7 @@ def judge(result, taken, limit):
 
 
 def differences(found):
-    """The difference of each parameter; JSON has null for one that is no number."""
+    """Returns each parameter's difference. JSON has null for a difference that is not a number."""
     return {name: math.inf if value is None else value for name, value in (found or {}).get("parameters", {}).items()}
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Exported files in ONNX Runtime: trains a little, saves, exports with --inference, and compares the outputs with
-our own forward pass of the file; onnx.checker looks at every file. Needs onnx, onnxruntime and numpy.
+"""Tests exported files in ONNX Runtime: trains a little, saves, exports with --inference, and compares the outputs with
+our own forward pass of the file. onnx.checker checks every file. Needs onnx, onnxruntime and numpy.
 
     compare_exported.py BUILD_FOLDER MODEL.onnx [TRAINING OPTIONS...]
 
-Fails when the largest difference is above 1e-5 of the largest magnitude, or when the exported file differs from the
+Fails if the largest difference is above 1e-5 of the largest magnitude, or if the exported file differs from the
 input in more than initializers.
 """
 import re

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The forward pass of models, in inference mode, by this program and by ONNX Runtime, on the same random inputs.
+"""Compares the forward pass of models in inference mode: this program against ONNX Runtime, on the same random inputs.
 
     compare_forward.py [MODEL.onnx | FOLDER...] [--forward build/release/tests/forward] [--limit 1e-5]
 
-A folder is a case: all .onnx files in it, with data/NAME.npy for the inputs. Without any, tests/oracle/cases. Floats are
-drawn from normal(0,1); integers are rows of the data, drawn at random, so that they index what they should. A line a
-model: the largest difference over the largest magnitude, the worst of all outputs. Exit status 1 when one is over the
-limit or does not run here; one that ONNX Runtime itself refuses is named and left out. Needs numpy, onnx, onnxruntime.
+A folder is a case: all .onnx files in it, with data/NAME.npy for the inputs. The default is tests/oracle/cases. Floats
+are drawn from normal(0,1). Integers are random rows of the data, so they are valid indices. Prints one line per model:
+the worst output's largest difference over its largest magnitude. Exit status 1 if a model is over the limit or does not
+run here. If ONNX Runtime itself refuses a model, it is named and skipped. Needs numpy, onnx, onnxruntime.
 """
 import argparse
 import glob
@@ -24,7 +24,7 @@ BATCH = 4
 
 
 def inference_mode(model):
-    """ONNX Runtime runs what the file says; here training switches are off."""
+    """Turns training switches off, because ONNX Runtime obeys the file's switches."""
     for node in model.graph.node:
         if node.op_type == "Dropout":
             del node.input[1:]
@@ -51,7 +51,7 @@ def random_inputs(model, data, random):
 
 
 def ours(forward, path, inputs):
-    """The outputs, or a message."""
+    """Returns the outputs, or a message."""
     with tempfile.TemporaryDirectory() as folder:
         for name, column in inputs.items():
             np.save(os.path.join(folder, name + ".npy"), column)
@@ -79,7 +79,7 @@ def ratio(found, wanted):
 
 
 def compare(forward, path, data):
-    """(worst ratio or None, text)"""
+    """Returns (worst ratio or None, text)."""
     model = inference_mode(onnx.load(path))
     inputs = dict(random_inputs(model, data, np.random.default_rng(1)))
     try:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Compares the ids that fsdp-run makes of texts with those of the `tokenizers` package.
+"""Compares fsdp-run's token ids for texts with the ids from the `tokenizers` package.
 
-    compare_tokens.py FSDP_RUN TEXT           every kind of tests/fixtures/tokenizers/make.py, trained on the lines of a file
+    compare_tokens.py FSDP_RUN TEXT           every kind of tests/fixtures/tokenizers/make.py, trained on a file's lines
     compare_tokens.py FSDP_RUN --draw COUNT   tokenizers of random parts, on random texts
 
 Needs tokenizers, sentencepiece, onnx and numpy.
@@ -23,7 +23,7 @@ LARGER = 10  # than the fixtures' vocabularies
 
 
 def identity():
-    """A model whose output is its tokens, as floats."""
+    """Returns a model that outputs its tokens as floats."""
     axes = ["batch", "length"]
     graph = helper.make_graph(
         [helper.make_node("Cast", ["tokens"], ["ids"], to=TensorProto.FLOAT)], "identity",

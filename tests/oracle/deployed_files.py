@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The files that a run leaves, in the eyes of ONNX Runtime: the file of --output-form inference has the loss of the run's last
-evaluation, also with dropout, batch statistics and normalized weights, and `fsdp-run predict` writes ONNX Runtime's outputs, wherever
-a model has its samples.
+"""Checks a run's files with ONNX Runtime. The file of --output-form inference has the loss of the run's last
+evaluation, also with dropout, batch statistics and normalized weights. `fsdp-run predict` writes ONNX Runtime's
+outputs, for any place of the samples' axis.
 
     deployed_files.py FSDP_RUN      exit status 77, which CTest shows as skipped, without onnxruntime or onnx
 
@@ -35,7 +35,7 @@ def normal(*shape):
 
 
 def model_of(nodes, inputs, outputs, weights, path):
-    """`inputs` and `outputs`: name -> axes; a text is a symbol."""
+    """Saves a model. `inputs` and `outputs`: name -> axes; a text is a symbol."""
     declare = lambda table: [helper.make_tensor_value_info(n, TensorProto.FLOAT, axes) for n, axes in table.items()]
     graph = helper.make_graph([helper.make_node(*n[:3], name=n[2][0], **(n[3] if len(n) > 3 else {})) for n in nodes], "g",
                               declare(inputs), declare(outputs), [numpy_helper.from_array(v, n) for n, v in weights.items()])
@@ -65,7 +65,7 @@ def close(found, expected, limit=1e-5):
 
 
 def with_training_switches(path):
-    """Convolution with standardized weights, batch normalization, dropout."""
+    """Saves a model with standardized convolution weights, batch normalization and dropout."""
     nodes = [("Reshape", ["kernel", "one_row"], ["row"]),
              ("BatchNormalization", ["row", "ones", "zeros", "zeros", "ones"], ["standard", "m0", "v0"], {"training_mode": 1}),
              ("Reshape", ["standard", "kernel_shape"], ["weights"]),
@@ -115,7 +115,7 @@ def check_forms(program, folder):
 
 
 def check_places(program, folder):
-    """Samples on the second axis, merged with time, and a file with a fixed batch."""
+    """Checks samples on the second axis, samples merged with time, and a file with a fixed batch."""
     (folder / "rows").mkdir()
     x = normal(ROWS, 4, 5)
     np.save(folder / "rows/x.npy", x)

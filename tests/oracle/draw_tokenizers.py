@@ -1,4 +1,4 @@
-"""Draws tokenizers of random parts, for compare_tokens.py: a model over characters with random merges or scores, and any
+"""Draws random tokenizers for compare_tokens.py: a model over characters with random merges or scores, and any
 normalizers, pre-tokenizers and added tokens of the `tokenizers` package."""
 import random
 
@@ -71,7 +71,7 @@ def tokenizer():
 
 
 def drawn(count):
-    """(name, tokenizer, texts), the same in each run."""
+    """Yields (name, tokenizer, texts), the same in each run."""
     for seed in range(count):
         random.seed(seed)
         texts = ["".join(random.choice(SIGNS) for _ in range(random.randint(0, 20))) for _ in range(60)]

@@ -1,5 +1,6 @@
-"""Experts that pick their tokens by data (torch.where, masks), for make_cases.py: what the exporters write as NonZero,
-Gather, Scatter. The last expert of the small models is never picked, so that no rows at all is covered too.
+"""Expert layers that select their tokens by data (torch.where, masks), for make_cases.py: exporters write them as
+NonZero, Gather, Scatter. The last expert of the small models is never selected, so an expert without rows is covered
+too.
 """
 import torch
 import transformers as hf
@@ -8,7 +9,7 @@ from torch.nn import functional as F
 
 
 class PickedExperts(nn.Module):
-    """One expert a token: index_add of the rows that torch.where finds."""
+    """One expert per token: index_add of the rows that torch.where finds."""
 
     def __init__(self, width=16, experts=4, classes=20):
         super().__init__()
@@ -34,7 +35,7 @@ class PickedExperts(nn.Module):
 
 
 class MaskedExperts(PickedExperts):
-    """One expert a token: rows read and written by a mask."""
+    """One expert per token: a mask reads and writes its rows."""
 
     def mix(self, x, p):
         weight, chosen = p.max(-1)
@@ -46,7 +47,7 @@ class MaskedExperts(PickedExperts):
 
 
 class TwoExperts(PickedExperts):
-    """Two experts a token, as Mixtral was written."""
+    """Two experts per token, in the form of Mixtral's first code."""
 
     def mix(self, x, p):
         weight, chosen = p.topk(2, -1)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What `fsdp-run make-training --form graph` writes, in the eyes of onnx: the checker (full_check) takes it, and the
-reference evaluator's loss and gradients are those of a training run.
+"""Checks the output of `fsdp-run make-training --form graph` with onnx: the checker (full_check) accepts it, and the
+reference evaluator's loss and gradients equal a training run's.
 
     gradient_graphs.py FSDP_RUN MODEL DATA_FOLDER [--batch N] [option ...]      needs onnx and numpy
 
-The run's gradients are the differences that one update of plain SGD with rate 1 makes. Prints the largest difference
-over the largest gradient; exit status 1 when it is above 1e-5.
+The run's gradients are the differences after one update of plain SGD with rate 1. Prints the largest difference over
+the largest gradient; exit status 1 if it is above 1e-5.
 """
 import argparse
 import os

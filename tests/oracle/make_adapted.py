@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Makes tests/fixtures/adapted: small files with weights that adapters of other kinds than a plain product's go to, data, an adapter
-to start from, and what training gives.
+"""Writes tests/fixtures/adapted: small files with adapters on weights outside of plain products, data, a start adapter,
+and the results of training.
 
     make_adapted.py [FOLDER]      needs numpy, onnx, onnxruntime, safetensors and torch
 
-Each folder has model.onnx, data/NAME.npy, adapter.safetensors (and .onnx_adapter of ONNX Runtime's) and trained.safetensors (before and after STEPS of SGD, lr 0.1,
-momentum 0.9, batches of 8 in order, rank 2, alpha 6), and losses.txt, from PyTorch in double with y = x W + 3 (x A^T) B^T written out.
+Each folder has model.onnx, data/NAME.npy, adapter.safetensors (and ONNX Runtime's .onnx_adapter), trained.safetensors,
+and losses.txt. The two adapter files are from before and after STEPS of SGD: lr 0.1, momentum 0.9, batches of 8 in
+order, rank 2, alpha 6. The losses are from PyTorch in double, with y = x W + 3 (x A^T) B^T written out.
 
-  packed   com.microsoft: Attention, whose weight has the columns of q, k and v, with lengths; twice, the second without a bias and of a
-           narrower v; and a FusedGemm with an activation
-  pointwise  a convolution of 3x3, one of 1x1 with stride 2, and a FusedConv of 1x1 whose Relu follows a sum
+  packed   com.microsoft: Attention with lengths, twice; its weight has the columns of q, k and v. The second has no
+           bias and a narrower v. Also a FusedGemm with an activation.
+  pointwise  a convolution of 3x3, one of 1x1 with stride 2, and a FusedConv of 1x1 with a Relu after a sum
   tied     a table that a Gather and, transposed, a MatMul read
 """
 import pathlib
@@ -41,7 +42,8 @@ def microsoft(op, inputs, outputs, **attributes):
 
 class Case:
     def __init__(self, nodes, weights, adapted, columns, labels, logits, forward):
-        """`adapted`: name -> (in, out, axes of 1 after them); `forward` gets tensors by name, and A and B as NAME.A and NAME.B."""
+        """`adapted`: name -> (in, out, axes of 1 after them); `forward` gets tensors by name, and A and B as NAME.A
+        and NAME.B."""
         self.nodes, self.weights, self.columns, self.labels, self.logits, self.forward = nodes, weights, columns, labels, logits, forward
         self.adapter = {}
         for name, (inner, outer, ones) in adapted.items():
@@ -99,7 +101,7 @@ class Case:
         made.export_adapter(str(path))
 
     def check(self, path):
-        """Without adapters the formulas of PyTorch are the file."""
+        """Checks that without adapters PyTorch's formulas equal the file."""
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         found = session.run(["logits"], self.columns)[0]
         nothing = {n: torch.zeros(a.shape, dtype=torch.float64) for n, a in self.adapter.items()}
@@ -109,7 +111,7 @@ class Case:
 
 
 def linear(v, x, name):
-    """x W + 3 (x A^T) B^T."""
+    """Returns x W + 3 (x A^T) B^T."""
     return x @ v[name] + SCALE * (x @ v[name + ".lora_A"].T) @ v[name + ".lora_B"].T
 
 

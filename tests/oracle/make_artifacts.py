@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Writes tests/fixtures/artifacts: small folders of ONNX Runtime's training artifacts, with the losses of its trainer.
 
-    make_artifacts.py [NAME...]     needs onnxruntime-training 1.19.2, torch, onnx, numpy; run by hand, the result is committed
+    make_artifacts.py [NAME...]     needs onnxruntime-training 1.19.2, torch, onnx, numpy
 
-A folder: what generate_artifacts wrote (models exported at opset 15: its gradient builder refuses the LayerNormalization of
-opset 17), data/NAME.npy, and losses.txt: the losses of 20 steps on rows 12 s .. 12 s + 11, starting anew after row 59, then the
-loss that the eval model has on rows 0 .. 11. mlp_adamw goes on from a checkpoint that has seen 3 steps.
+Run it by hand; the result is committed.
+
+A folder has the output of generate_artifacts, data/NAME.npy, and losses.txt. Models are exported at opset 15, because
+the gradient builder refuses the LayerNormalization of opset 17. losses.txt has the losses of 20 steps on rows
+12 s .. 12 s + 11, again from row 0 after row 59, then the eval model's loss on rows 0 .. 11. mlp_adamw starts from a
+checkpoint after 3 steps.
 """
 import os
 import shutil
@@ -37,7 +40,7 @@ class Mlp(nn.Module):
 
 
 class Cnn(nn.Module):
-    """The network of the MNIST example, smaller and without its dropout."""
+    """The network of the MNIST example, smaller and without dropout."""
 
     def __init__(self):
         super().__init__()
@@ -95,7 +98,7 @@ class Bert(nn.Module):
 
 
 class Operators(nn.Module):
-    """What the others have not, side by side."""
+    """Operators that the other networks lack, in parallel."""
 
     def __init__(self):
         super().__init__()
@@ -162,7 +165,7 @@ def generate(folder, model, loss, optimizer, columns):
 
 
 class Trainer:
-    """ONNX Runtime's own, from a folder's checkpoint."""
+    """ONNX Runtime's own trainer, from a folder's checkpoint."""
 
     def __init__(self, folder, eval_model="eval_model.onnx"):
         self.state = CheckpointState.load_checkpoint(f"{folder}/checkpoint")

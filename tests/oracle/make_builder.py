@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes tests/fixtures/builder: a small decoder as onnxruntime-genai's model builder writes it (GroupQueryAttention, packed q, k and v,
-past inputs), rows of unequal length with their attention_mask, and the losses that training gives.
+"""Writes tests/fixtures/builder: a small decoder from onnxruntime-genai's model builder (GroupQueryAttention, packed q,
+k and v, past inputs), rows of unequal length with their attention_mask, and the losses of training.
 
     make_builder.py [FOLDER]      needs numpy, onnx, onnxruntime-genai, torch and transformers
 
-losses.txt: AdamW (lr 0.004, weight decay 0.1, betas 0.9 and 0.95), batches of 8 in order, norms clipped to 1, by PyTorch with the
-module that was built and the same mask.
+losses.txt: AdamW (lr 0.004, weight decay 0.1, betas 0.9 and 0.95), batches of 8 in order, norms clipped to 1, in
+PyTorch with the original module and the same mask.
 """
 import pathlib
 import subprocess
@@ -23,7 +23,7 @@ WORDS, STEPS, BATCH, SAMPLES, LENGTH = 20, 6, 8, 24, 7
 
 
 def built(module, folder, path):
-    """The module as the builder writes it for the CPU, in one file."""
+    """Saves the module as one file, in the builder's form for the CPU."""
     module.save_pretrained(folder + "/module")
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(WORDS)}, unk_token="w0"))   # the builder copies one
     PreTrainedTokenizerFast(tokenizer_object=words, bos_token="w1", eos_token="w2", pad_token="w0").save_pretrained(folder + "/module")

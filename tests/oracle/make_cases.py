@@ -3,9 +3,9 @@
 
     make_cases.py [NAME...]     needs torch, transformers, onnx, onnxscript, numpy; run by hand, the result is committed
 
-A case: dynamo.onnx and legacy.onnx (the same weights; more in EXPORTS), data/NAME.npy, losses.txt: the loss of ten
-steps of AdamW (rate 1e-3) on rows 8 s .. 8 s + 7, float32, one thread. Constant initial weights are moved a little, since the
-legacy exporter ties weights that are equal.
+A case has dynamo.onnx and legacy.onnx (the same weights; more in EXPORTS), data/NAME.npy, and losses.txt: the losses of
+ten AdamW steps (rate 1e-3) on rows 8 s .. 8 s + 7, float32, one thread. The script moves constant initial weights a
+little, because the legacy exporter ties equal weights.
 """
 import os
 import sys
@@ -59,7 +59,7 @@ class Gru(nn.Module):
 
 
 class UNet(nn.Module):
-    """ConvTranspose, skip connection, bilinear Resize; a class a pixel."""
+    """ConvTranspose, skip connection, bilinear Resize; one class per pixel."""
 
     def __init__(self):
         super().__init__()
@@ -172,7 +172,7 @@ class RelativePositions(nn.Module):
 
 
 class StateSpace(nn.Module):
-    """A selective scan as Mamba's, unrolled."""
+    """A selective scan as in Mamba, unrolled."""
 
     def __init__(self):
         super().__init__()
@@ -222,7 +222,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Three equal blocks and a head that is tied to the embedding."""
+    """Three equal blocks and a head tied to the embedding."""
 
     def __init__(self, width=16):
         super().__init__()
@@ -242,7 +242,7 @@ def tokens(length, below): return torch.randint(0, below, (STEPS * BATCH, length
 def classes(below, *axes): return torch.randint(0, below, (STEPS * BATCH, *axes))
 
 
-# name: model, inputs, labels. The residual network is exported in training mode, which only the legacy exporter keeps.
+# name: model, inputs, labels. The residual network is exported in training mode; only the legacy exporter keeps it.
 CASES = {
     "residual": (Residual, images, lambda: classes(5)),
     "lstm_tagger": (LstmTagger, lambda: tokens(7, 30), lambda: classes(6, 7)),
@@ -275,7 +275,7 @@ EXPORTS = {
 
 
 def make(name):
-    """A fresh model, always with the same weights."""
+    """Returns a new model, always with the same weights."""
     torch.manual_seed(1)
     model = CASES[name][0]()
     for p in model.parameters():
@@ -304,7 +304,8 @@ UNWANTED = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node", "namespace")
 
 
 def without_traces(path):
-    """The exporters write where in the source each node comes from, with paths of the machine, and its scope twice."""
+    """Removes traces: exporters write each node's place in the source, with paths of the machine, and its scope
+    twice."""
     model = onnx.load(path)
     for part in [*model.graph.node, model.graph, *model.functions, *(n for f in model.functions for n in f.node)]:
         part.doc_string = ""

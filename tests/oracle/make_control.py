@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes tests/fixtures/control: small models whose If or Loop depends on the length of the data.
+"""Writes tests/fixtures/control: small models with an If or Loop that depends on the data's length.
 
     make_control.py FOLDER
 
 if.onnx        the mean over time, or the sum if there is one time step: the condition reads a free axis
 loop.onnx      the sum over time by a Loop over a free axis
-slice.onnx     the same, with the count by Slice of a shape that is known in part, as tf2onnx writes Keras' LSTM
+slice.onnx     the same, with the count by Slice of a partly known shape, as tf2onnx writes Keras' LSTM
 less.onnx      the same, with a condition that compares floats
 while.onnx     the same, without a count: a counter is compared with a length in int32, from a Shape with a start
 """

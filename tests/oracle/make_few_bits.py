@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""Makes tests/fixtures/few_bits: small files with frozen weights of few bits, data, and the losses that training gives.
+"""Writes tests/fixtures/few_bits: small files with frozen weights of few bits, data, and the losses of training.
 
-    make_few_bits.py [FOLDER]      needs numpy, onnx and torch; ONNX Runtime, where it is there, must agree with the first loss
+    make_few_bits.py [FOLDER]      needs numpy, onnx and torch
 
-Each folder has model.onnx, data/NAME.npy, data/labels.npy and losses.txt: the losses of SGD (lr 0.2, momentum 0.9, batches of 8 in
-order) from a PyTorch model whose frozen weights are dequantized tensors in double.
+If ONNX Runtime is installed, it must agree with the first loss.
 
-  nbits    com.microsoft: GatherBlockQuantized, MatMulNBits of 4 bits with zero points, with float ones and g_idx, and of 8 with a bias
-  frozen   DequantizeLinear: int4 in blocks, int8 a scale an output through a Transpose, uint8 in a Gemm; train with --freeze 'w*'
+Each folder has model.onnx, data/NAME.npy, data/labels.npy and losses.txt: the losses of SGD (lr 0.2, momentum 0.9,
+batches of 8 in order) from a PyTorch model with frozen weights dequantized in double.
+
+  nbits    com.microsoft: GatherBlockQuantized, MatMulNBits with 4 bits and zero points, with float zero points and
+           g_idx, and with 8 bits and a bias
+  frozen   DequantizeLinear: int4 in blocks, int8 through a Transpose with one scale per output, uint8 in a Gemm; train
+           with --freeze 'w*'
   tied     a table of 4 bits that MatMulNBits and, reshaped, GatherBlockQuantized read
   half     float16: a table that a Gather and, transposed, a MatMul read, and a Gemm; train with --freeze 'w*'
 """
@@ -25,7 +29,7 @@ rng = np.random.default_rng(3)
 
 
 def packed(q):
-    """Integers of 4 bits along the last axis, two a byte."""
+    """Packs 4-bit integers along the last axis, two per byte."""
     q = q & 15
     if q.shape[-1] % 2:
         q = np.concatenate([q, np.zeros(q.shape[:-1] + (1,), q.dtype)], -1)

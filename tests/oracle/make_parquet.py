@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/fixtures/parquet/table.parquet: 100 rows in four row groups, a column of each kind. The tests know the values by formula.
+"""Writes tests/fixtures/parquet/table.parquet: 100 rows in four row groups, a column of each kind. The tests compute
+the values by formula.
 
     make_parquet.py [FOLDER]      needs pyarrow
 """

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Makes tests/fixtures/quantized: small quantized files of ONNX Runtime's own tools, data, and the losses that training gives.
+"""Writes tests/fixtures/quantized: small quantized files from ONNX Runtime's own tools, data, and the losses of
+training.
 
-    make_quantized.py [FOLDER [NAME]]      NAME: one of the files alone; needs numpy, onnx, onnxruntime and torch
+    make_quantized.py [FOLDER [NAME]]      NAME: only this file; needs numpy, onnx, onnxruntime and torch
 
-Each folder has model.onnx, data/x.npy, data/labels.npy and losses.txt: the losses of SGD (lr 0.02, momentum 0.9, batches of 8 in
-order), from a PyTorch that walks the graph's nodes. An integer between two nodes is the float that it stands for, each pair of
-QuantizeLinear and DequantizeLinear is one rounding with a straight-through gradient, and integer weights are float masters.
-`learned.txt`, where a folder has it, are the losses with trained scales (lr 0.002: a larger one makes some of them negative).
+Each folder has model.onnx, data/x.npy, data/labels.npy and losses.txt: the losses of SGD (lr 0.02, momentum 0.9,
+batches of 8 in order). A PyTorch program that walks the graph's nodes computes them. An integer between two nodes is
+stored as the float that it represents. Each pair of QuantizeLinear and DequantizeLinear is one rounding with a
+straight-through gradient. Integer weights are float masters. `learned.txt`, in some folders, has the losses with
+trained scales (lr 0.002: a larger one makes some of them negative).
 """
 import math
 import pathlib
@@ -25,7 +27,7 @@ STEPS, BATCH, RATE, SCALES_RATE, MOMENTUM = 6, 8, 0.02, 0.002, 0.9
 
 
 class Round(torch.autograd.Function):
-    """LSQ: x, scale; the zero point is fixed."""
+    """Rounding as in LSQ, with gradients for x and scale; the zero point is fixed."""
 
     @staticmethod
     def forward(ctx, x, s, z, lo, hi, count):
@@ -47,7 +49,7 @@ class Round(torch.autograd.Function):
 
 
 def spread(v, shape, axis, block):
-    """A scale or zero point in a shape that broadcasts (blocks: of the tensor's own shape)."""
+    """Returns a scale or zero point in a shape that broadcasts; with blocks, in the tensor's own shape."""
     if v.numel() == 1:
         return v.reshape(())
     if block:
@@ -98,7 +100,7 @@ class Walker:
         return Round.apply(x, spread(s, x.shape, axis, block), spread(z, x.shape, axis, block), lo, hi, count)
 
     def weight(self, name, scale, zero, axis, block=0):
-        """The value of an integer weight, from its master."""
+        """Returns the value of an integer weight, from its master."""
         q = self.arrays[name]
         s = spread(self.arrays[scale], q.shape, axis, block)
         z = spread(self.arrays[zero], q.shape, axis, block) if zero else 0
@@ -109,7 +111,8 @@ class Walker:
         return self.fake(master, scale, zero, axis, block, True, self.types[name])
 
     def multiplied(self, cast, values):
-        """The value of an integer weight that Cast, maybe Sub, and Mul dequantize; it is their output, too."""
+        """Returns the value of an integer weight that Cast, optional Sub, and Mul dequantize. The value is also
+        their output."""
         reader = lambda name: next(m for m in self.graph.node if name in m.input)  # noqa: E731
         node, z = reader(cast.output[0]), torch.zeros(())
         if node.input[1] == cast.output[0] and node.op_type == "Sub":
@@ -135,7 +138,7 @@ class Walker:
 
     @staticmethod
     def dynamic(x):
-        """x rounded by its own range, and the step."""
+        """Returns x rounded by its own range, and the step."""
         lo, hi = x.detach().min().clamp(max=0), x.detach().max().clamp(min=0)
         s = (hi - lo) / 255 if hi > lo else torch.ones(())
         return Round.apply(x, s, torch.round(-lo / s), 0, 255, 1), s
@@ -291,7 +294,7 @@ def conv_model():
 
 
 def mixed_model():
-    """Operators with a QLinear form that conv_model has not."""
+    """Returns a model of operators with a QLinear form, without those in conv_model."""
     r = np.random.default_rng(4)
     w = lambda *s: r.normal(0, 0.5, s).astype(np.float32)  # noqa: E731
     tensors = {"c1.weight": w(4, 3, 3, 3), "c1.bias": w(4), "c2.weight": w(4, 4, 1, 1), "c2.bias": w(4), "odd": np.array([1, 0, 1, 0], bool),
@@ -310,7 +313,7 @@ def mixed_model():
 
 
 def with_reduce_mean(path):
-    """QLinearReduceMean, which the quantizer does not write, in the place of QLinearGlobalAveragePool."""
+    """Replaces QLinearGlobalAveragePool by QLinearReduceMean; the quantizer does not write QLinearReduceMean."""
     model = onnx.load(path)
     for node in model.graph.node:
         if node.op_type == "QLinearGlobalAveragePool":
@@ -321,7 +324,8 @@ def with_reduce_mean(path):
 
 
 def multiplied_model():
-    """Integer weights that Cast, Sub and Mul dequantize: scales and zero points of several shapes, and blocks."""
+    """Returns integer weights that Cast, Sub and Mul dequantize: scales and zero points of several shapes, and
+    blocks."""
     r = np.random.default_rng(5)
     floats = lambda lo, hi, *s: r.uniform(lo, hi, s).astype(np.float32)  # noqa: E731
     tensors = {"c1.q": r.integers(0, 256, (6, 3, 3, 3)).astype(np.uint8), "c1.scale": floats(0.003, 0.006, 6, 1, 1, 1),
@@ -364,7 +368,7 @@ def lstm_model():
 
 
 def integer_bias_model():
-    """ConvInteger with a bias of integers, as ONNX Runtime's tools wrote it before 1.9."""
+    """Returns ConvInteger with an integer bias, as ONNX Runtime's tools wrote it before 1.9."""
     r = np.random.default_rng(6)
     tensors = {"c.weight": r.integers(-100, 100, (3, 2, 3, 3)).astype(np.int8), "c.scale": np.float32(0.006), "c.zero": np.int8(3),
                "c.bias": r.normal(0, 0.3, 3).astype(np.float32), "c.shape": np.array([1, 3, 1, 1])}

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Makes tests/fixtures/sklearn: classifiers as skl2onnx writes them, with operators of ai.onnx.ml behind the scores, and flowers.csv.
+"""Writes tests/fixtures/sklearn: classifiers from skl2onnx, with operators of ai.onnx.ml after the scores, and
+flowers.csv.
 
     make_sklearn.py [FOLDER]      needs numpy, scikit-learn and skl2onnx
 
-mlp.onnx       MLPClassifier of three names: MatMul and Add, then Softmax, ArgMax, ZipMap, ArrayFeatureExtractor
+mlp.onnx       MLPClassifier with three class names: MatMul and Add, then Softmax, ArgMax, ZipMap, ArrayFeatureExtractor
 pipeline.onnx  StandardScaler before it: ai.onnx.ml.Scaler
-logistic.onnx  LogisticRegression: ai.onnx.ml.LinearClassifier, whose weights are attributes
+logistic.onnx  LogisticRegression: ai.onnx.ml.LinearClassifier with its weights as attributes
 """
 import pathlib
 import sys

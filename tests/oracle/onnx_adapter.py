@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What --adapter FILE.onnx_adapter writes, in the eyes of ONNX Runtime: its reader has the tensors of the safetensors file, and a
-session whose model has inputs of their names computes with them what the adapter means.
+"""Checks the file of --adapter FILE.onnx_adapter with ONNX Runtime. Its reader finds the tensors of the safetensors
+file. A session with inputs of these names computes the adapted model's outputs from them.
 
-    onnx_adapter.py FSDP_RUN      exit status 77, which CTest shows as skipped, without onnxruntime (with AdapterFormat: 1.20) or onnx
+    onnx_adapter.py FSDP_RUN
 
-OFSDP_ORT_PYTHON names a Python that has them.
+Exit status 77, which CTest shows as skipped, without onnx or onnxruntime with AdapterFormat (1.20). OFSDP_ORT_PYTHON
+names a Python that has them.
 """
 import json
 import os
@@ -45,7 +46,7 @@ def train(program, adapter):
 
 
 def with_inputs(model):
-    """The model with the adapter's product; A and B are inputs, empty where no adapter is active."""
+    """Returns the model with the adapter's product; A and B are inputs, empty if no adapter is active."""
     made = [("Transpose", [A], ["at"]), ("MatMul", ["t", "at"], ["down"]), ("Mul", ["down", "three"], ["scaled"]),
             ("Transpose", [B], ["bt"]), ("MatMul", ["scaled", "bt"], ["up"]), ("Add", ["base", "up"], ["logits"])]
     next(n for n in model.graph.node if n.output[0] == "logits").output[0] = "base"

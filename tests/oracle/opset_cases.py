@@ -1,4 +1,4 @@
-"""The cases of opsets.py: what each operator meant in each of its versions."""
+"""The cases of opsets.py: the meaning of each operator in each of its versions."""
 import numpy as np
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
@@ -9,7 +9,7 @@ SAME = newer(13)  # the unchanged node, in opset 13
 
 
 def without(*names):
-    """The node of opset 13 without attributes that only the older version has."""
+    """Returns the node in opset 13 form, without attributes that only the older version has."""
 
     def run(c, arrays):
         return newer(13, attributes={k: v for k, v in c.attributes.items() if k not in names})(c, arrays)
@@ -18,7 +18,7 @@ def without(*names):
 
 
 def reference(c, arrays):
-    """The result of onnx's reference."""
+    """Returns the result of onnx's reference."""
     return ReferenceEvaluator(model_of(c, NEWEST)).run(None, feeds_of(c))
 
 
@@ -461,7 +461,7 @@ X = D.f(1, 2, 4, 5)
 
 
 def enlarge(c, a):
-    """Nearest or linear from the corner, as the text of Upsample has it; scales from 1 on."""
+    """Nearest or linear from the corner, by the text of Upsample; scales are at least 1."""
     scales = c.attributes.get("scales") or [1, 1, c.attributes["height_scale"], c.attributes["width_scale"]]
     y = a[0].astype(np.float64)
     for axis, scale in enumerate(np.float32(scales)):

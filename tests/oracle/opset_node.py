@@ -1,4 +1,4 @@
-"""Models of one node, for opsets.py: a case, what is drawn for it, and ONNX Runtime's result."""
+"""Models of one node, for opsets.py: a case, its random arrays, and ONNX Runtime's result."""
 import collections
 import os
 import zlib
@@ -21,7 +21,7 @@ VERSIONS = {name: sorted(set(v for v in versions if v <= NEWEST)) for name, vers
 
 
 class Case:
-    """One node: inputs are arrays, None for one that is left out, or ("init", array) for an initializer."""
+    """One node. An input is an array, None if it is omitted, or ("init", array) for an initializer."""
 
     def __init__(self, op, name, inputs, attributes=None, since=1, until=NEWEST, outputs=1, like=None, note=None, wrong=None,
                  refused=None, exact=False, skip_outputs=()):
@@ -42,7 +42,7 @@ def case(*args, **kwargs):
 
 
 class Draw:
-    """Arrays that depend on the name alone."""
+    """Draws arrays that depend only on the name."""
 
     def __init__(self, name):
         self.random = np.random.RandomState(zlib.crc32(name.encode()))
@@ -77,7 +77,7 @@ def floats(*values):
 
 
 def newer(opset, op=None, attributes=None, inputs=None):
-    """The result of ONNX Runtime for a node that means the same in a newer opset."""
+    """Returns a function for ONNX Runtime's result of a node with the same meaning in a newer opset."""
 
     def run(c, arrays):
         made = Case(op or c.op, c.name, inputs(arrays) if inputs else [None if a is None else a for a in arrays],

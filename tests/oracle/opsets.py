@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Every operator at every version of its schema, against ONNX Runtime or the standard's text.
+"""Tests every operator at every version of its schema, against ONNX Runtime or the standard's text.
 
-    opsets.py [--runner build/release/tests/node_runner] [--table docs/internals/opsets.md] [--only Resize,Upsample] [--keep FOLDER]
+    opsets.py [--runner build/release/tests/node_runner] [--table docs/internals/opsets.md] [--only Resize,Upsample]
+              [--keep FOLDER]
 
-For each case (opset_cases.py) there are models of one node at the first and the last opset of each version of the operator's
-schema. Expected values come from ONNX Runtime, from opset 7 on; before, and where ONNX Runtime has no kernel, from `like`:
-numpy by the standard's text, or a node of a newer opset that means the same. Needs numpy, onnx, onnxruntime; run by hand. Exit
-status 1 when a result differs.
+A case (opset_cases.py) has models of one node, at the first and the last opset of each version of the operator's
+schema. From opset 7 on, expected values come from ONNX Runtime. Before, and if ONNX Runtime has no kernel, they come
+from `like`: numpy code for the standard's text, or a node of a newer opset with the same meaning. Needs numpy, onnx,
+onnxruntime; run by hand. Exit status 1 if a result differs.
 """
 import argparse
 import os
@@ -26,7 +27,7 @@ from opset_node import CASES, NEWEST, VERSIONS, array_of, feeds_of, floats, mode
 
 
 def expected(c, model, opset):
-    """(arrays, source) of a case; the source is "ONNX Runtime", "text" or "reference"."""
+    """Returns (arrays, source) for a case; the source is "ONNX Runtime", "text" or "reference"."""
     arrays = [None if e is None else array_of(e) for e in c.inputs]
 
     def by_text():
@@ -61,7 +62,7 @@ def close(a, b):
 
 
 def opsets_of(c):
-    """(version, opset): the first and last opset of each version that the case is for."""
+    """Yields (version, opset): the first and last opset of each version that the case covers."""
     versions = VERSIONS[c.op]
     for k, version in enumerate(versions):
         after = versions[k + 1] - 1 if k + 1 < len(versions) else NEWEST

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The files of --log mlflow: and wandb:, in the eyes of MLflow and of Weights & Biases: a run that was resumed is one run, with
-the numbers of its metrics file and its configuration.
+"""Checks the files of --log mlflow: and wandb: with MLflow and with Weights & Biases. A resumed run must be one run,
+with the numbers of its metrics file and its configuration.
 
     tracked_runs.py FSDP_RUN      exit status 77, which CTest shows as skipped, without one of the packages
 
-OFSDP_TRACKERS_PYTHON names a Python that has mlflow or mlflow-skinny and wandb. Up to 0.19, wandb's own reader in Python reads
-the file; from 0.20 on `wandb sync` sends it to a server on this machine, which takes what it gets.
+OFSDP_TRACKERS_PYTHON names a Python that has mlflow or mlflow-skinny and wandb. Up to 0.19, wandb's own reader in
+Python reads the file; from 0.20 on `wandb sync` sends it to a server on this machine, which accepts all data.
 """
 import gzip
 import http.server
@@ -47,7 +47,7 @@ def train(program, folder, *more):
 
 
 def expected_scalars(folder):
-    """Step to values of the metrics file: the last row of a step counts."""
+    """Maps steps to values in the metrics file: the last row of a step counts."""
     found = {}
     for line in (folder / "m.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -94,7 +94,7 @@ def check_wandb(folder, expected):
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """As much of the service as `wandb sync` asks for; keeps the lines of each file and the configuration."""
+    """The part of the service that `wandb sync` needs. It keeps the lines of each file and the configuration."""
     files, config = {}, {}
 
     def answer(self, value):

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/training_info: small models that say themselves how they are trained (ModelProto.training_info),
-and what four updates of them give, by the formulas of the standard in double.
+"""Writes tests/fixtures/training_info: small models that describe their own training (ModelProto.training_info), and
+the results of four updates, by the standard's formulas in double.
 
     training_info_models.py FOLDER      needs onnx and numpy
 
 The model: o = tanh(x W1 + b1) W2 + b2; the loss, in the algorithm graph, is mean((o - target)^2). NAME.onnx has the
-optimizer NAME; NAME.json the losses, and every value that update_binding names after the last update. bad_*.onnx are
-wrong, each in one way.
+optimizer NAME. NAME.json has the losses, and after the last update every value that update_binding names. Each
+bad_*.onnx has one error.
 """
 import json
 import os
@@ -180,7 +180,7 @@ def momentum(mode):
 
 
 def sgd():
-    """Plain nodes, and a rate that decays by itself."""
+    """Plain nodes, and a rate that decays in the graph."""
     a = Algorithm()
     a.state("R", np.float32(0.2))
     a.state("decay", np.float32(0.9))
@@ -197,7 +197,8 @@ def sgd():
 
 
 def program():
-    """An optimizer that nobody knows: a clipped step along the sign of a running mean, with decay where it is large."""
+    """A nonstandard optimizer: a step along the sign of a running mean, half as long if the mean is small. It clips the
+    weights."""
     a = Algorithm()
     for name, value in [("rate", 0.02), ("keep", 0.7), ("take", 0.3), ("low", -0.4), ("high", 0.4), ("half", 0.5)]:
         a.state(name, np.float32(value))
@@ -223,7 +224,8 @@ def program():
 
 
 def two_steps():
-    """Two TrainingInfoProto: Momentum, then a running mean of the new weights, which reads what the first has bound."""
+    """Two TrainingInfoProto: Momentum, then a running mean of the new weights, from the values that the first one
+    bound."""
     first = Algorithm()
     first.optimizer("Momentum", ["v_"], rate=0.1, alpha=0.9, beta=1.0, mode="standard", norm_coefficient=0.0)
     second = Algorithm(with_loss=False)
@@ -244,7 +246,7 @@ def two_steps():
 
 
 def initialized(random=False):
-    """Momentum, in a file of other values; its initialization graph gives the right ones."""
+    """Momentum in a file with wrong values; its initialization graph makes the right ones."""
     made = momentum("standard")[0]
     nodes, outputs = [], []
     values = {**initial(), **zeros("v_", initial()), "T": np.int64(0)}
@@ -268,7 +270,7 @@ def initialized(random=False):
 
 
 def documented():
-    """The example of Gradient's own page: Y = Gemm(Conv(X, W), Z), and dY/dW, dY/dZ of it; here Y is summed up."""
+    """The example on Gradient's own page: Y = Gemm(Conv(X, W), Z) with dY/dW and dY/dZ; here y is the mean of Y."""
     random = np.random.default_rng(9)
     w = random.standard_normal((2, 1, 2, 2)).astype(np.float32)
     z = random.standard_normal((18, 1)).astype(np.float32)

@@ -1,5 +1,5 @@
-"""Small models of the transformers library with random weights, for make_cases.py: a name, a module that takes the columns
-in order and gives logits, the columns, the labels' classes and axes. One layer each, so that the files stay small.
+"""Small transformers models with random weights, for make_cases.py. Each has a name, a module that maps the columns in
+order to logits, the columns, the labels' classes and axes. Each has one layer, so the files stay small.
 """
 import torch
 import transformers as hf
@@ -53,7 +53,7 @@ def mamba():
 
 
 def columns(samples):
-    """The columns of each model."""
+    """Returns functions that make each model's columns."""
     tokens = lambda length: torch.randint(3, 64, (samples, length))
     return {
         "whisper": lambda: {"sound": torch.randn(samples, 16, 20), "ids": tokens(7)},
