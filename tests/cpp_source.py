@@ -1,4 +1,4 @@
-"""What the gates (names.py, headers.py, prose.py, references.py) read of C++ sources. A reader of text, no compiler."""
+"""Reads C++ sources as text for the gates (names.py, headers.py, prose.py, references.py). It is not a compiler."""
 import pathlib
 import re
 
@@ -30,18 +30,18 @@ def _blank(match):
 
 
 def code(text):
-    """The text without comments, literals and preprocessor lines; lines keep their numbers."""
+    """Returns the text without comments, literals and preprocessor lines; line numbers stay."""
     text = re.sub(r"(?<=\d)'(?=\d)", "", text)
     return _DIRECTIVE.sub(lambda m: "\n" * m[0].count("\n"), _SKIP.sub(_blank, text))
 
 
 def without_comments(text):
-    """The text without comments; literals stay."""
+    """Returns the text without comments; literals stay."""
     return _SKIP.sub(lambda m: "" if m[0].startswith(("//", "/*")) else m[0], text)
 
 
 def comments(text):
-    """The comments alone, each in its place."""
+    """Returns only the comments, each at its place."""
     kept = list(re.sub(r"[^\n]", " ", text))
     for match in _SKIP.finditer(text):
         if match[0].startswith(("//", "/*")):
@@ -54,7 +54,7 @@ def tokens(text):
 
 
 def _close(words, at, opening, closing):
-    """The place of the bracket that closes the one at `at`."""
+    """Returns the place of the bracket that closes the one at `at`."""
     depth = 0
     while at < len(words):
         if words[at] == opening:
@@ -68,7 +68,7 @@ def _close(words, at, opening, closing):
 
 
 def _parameter_types(words):
-    """Parameters as text without names and defaults, so that two spellings of one signature agree."""
+    """Returns parameters as text without names and defaults, so two spellings of one signature agree."""
     types, current, depth, default = [], [], 0, False
     for word in [*words, ","]:
         if word == "," and depth == 0:
@@ -86,7 +86,8 @@ def _parameter_types(words):
 
 
 def definitions(text):
-    """Names that a header defines in namespaces: (kind, qualified name), functions with their parameters."""
+    """Returns the names that a header defines in namespaces: (kind, qualified name), functions with their
+    parameters."""
     words = tokens(text)
     found, spaces = [], []
 
@@ -103,7 +104,7 @@ def definitions(text):
         if words[at] in (";", ","):
             at += 1
             continue
-        # One declaration: up to ; or a brace at depth 0.
+        # One declaration, up to ; or a brace at depth 0.
         start = at
         while at < len(words) and words[at] not in "{};":
             at = _close(words, at, "(", ")") + 1 if words[at] == "(" else at + 1

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Checks that each header of the product can be included first: it includes, itself or through our other headers, what
-defines the names it uses. Builds cannot tell, because precompiled headers bring the standard library to every file.
+"""Checks that each header of the product can be included first. It must include, itself or through our other headers,
+the definitions of the names it uses. Builds cannot tell: precompiled headers bring the standard library to every file.
 
     headers.py [ROOT]          one line for each name whose header is missing
     headers.py --self-test     expects made-up headers to be found
-    headers.py --compile [DIR] compiles each header (of a folder) alone instead: exact, and half a second a header
+    headers.py --compile [DIR] compiles each header (of a folder) by itself: exact, and half a second a header
 
-Reading takes a second. It knows the names of the standard library that STANDARD lists and the types, constants and
-aliases that exactly one header of ours defines.
+Reading takes a second. It knows the standard library's names in STANDARD, and the types, constants and aliases that
+exactly one of our headers defines.
 """
 import collections
 import os
@@ -97,7 +97,8 @@ class Header:
         self.forward = {name for kind, name, end in pairs if kind in ("class", "struct") and end == ";"}
 
     def declared(self):
-        """Names that the header itself makes known: forward declarations, members, nested types, parameters."""
+        """Returns the names that the header itself declares: forward declarations, members, nested types,
+        parameters."""
         names = set(self.defines)
         for i, word in enumerate(self.words[:-1]):
             if self.words[i + 1] == "=":
@@ -115,7 +116,7 @@ def read(root):
 
 
 def reach(header, headers):
-    """Our headers and the others that including `header` brings."""
+    """Returns our headers and the other headers that `header` brings in."""
     ours, system, waiting = set(), set(), [header.name]
     while waiting:
         name = waiting.pop()
@@ -164,7 +165,7 @@ def check(root):
 
 
 def compile_alone(folder):
-    """The headers that a compiler refuses when nothing precedes them."""
+    """Returns the headers that do not compile without an include before them."""
     root, found = cpp_source.ROOT, []
     includes = [f"-I{root}", f"-I{root}/third_party/prefix/include", f"-isystem{root}/third_party/prefix/local/include"]
     for path in cpp_source.files(root, [folder] if folder else cpp_source.PRODUCT, {".h"}):

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Checks the direction of the arrows: which room (folder) may include which; and how many files a folder has.
+"""Checks which room (folder) may include which other, and how many files a folder has.
 
     layering.py [ROOT]       exit 1 and one line for each include that points the wrong way
     layering.py --table      prints the table with every arrow spelled out
     layering.py --self-test  makes small trees, one with each kind of violation, and expects them to be found
 
-ROOMS is the one table. A room sees itself, and a folder that the table does not name belongs to no room and fails.
-A folder of ALTERNATIVES, between which CMake chooses, is part of the room around it; its headers are for folders of that name alone.
-Headers of ONNX and protobuf are seen by the rooms of ONNX_ROOMS alone. Our own headers are named from the root of the
-repository ("kernels/base/status.h").
+ROOMS is the only table. A room sees itself. A folder outside of the table belongs to no room and fails. CMake chooses
+between the folders in ALTERNATIVES. Such a folder is part of the room around it, and only folders with the same name
+see its headers. Only the rooms in ONNX_ROOMS see headers of ONNX and protobuf. Our own headers are named from the root
+of the repository ("kernels/base/status.h").
 """
 import pathlib
 import re
@@ -135,7 +135,7 @@ def top_of(room):
 
 
 def expand(room, words, rooms):
-    """The rooms that `words` stand for, in the line of `room`."""
+    """Returns the rooms that `words` mean, in the row for `room`."""
     found = set()
     for word in words.split():
         if word == "<":
@@ -158,7 +158,7 @@ def table(rooms):
 
 
 def cycle(sees):
-    """One cycle of the table as a list of rooms, or None."""
+    """Returns one cycle of the table as a list of rooms, or None."""
     done, path = set(), []
 
     def visit(room):
@@ -182,13 +182,13 @@ def cycle(sees):
 
 
 def alternative_of(path):
-    """The folder of ALTERNATIVES that a file lies in, or ""."""
+    """Returns the file's folder if it is in ALTERNATIVES, or ""."""
     folder = path.split("/")[-2] if "/" in path else ""
     return folder if folder in ALTERNATIVES else ""
 
 
 def room_of(path, sees):
-    """The room of a file, "" for a bare name, or None for a folder that the table does not name."""
+    """Returns a file's room, "" for a bare name, or None for a folder outside of the table."""
     if "/" not in path:
         return ""
     folder = path.rsplit("/", 1)[0]
@@ -200,7 +200,7 @@ def room_of(path, sees):
 
 
 def complaint(room, quote, target, sees):
-    """(why a file of `room` may not include `target`, arrow or None); None when it may."""
+    """Returns (reason why a file of `room` may not include `target`, arrow or None), or None if it may."""
     if target.startswith(("onnx/", "google/protobuf/")):
         if room in ONNX_ROOMS:
             return None
@@ -251,7 +251,7 @@ def check(root, pending):
 
 
 def sizes(root, pending):
-    """Folders with more files than a reader takes in."""
+    """Finds folders with too many files for a reader."""
     found, met = [], set()
     folders = [root / room for room in ROOMS if (root / room).is_dir()]
     folders += sorted({path.parent for other in OTHERS for path in (root / other).rglob("*") if path.suffix in SUFFIXES})

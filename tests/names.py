@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails when two headers define one qualified name: a class, an enum, a constant, an alias, or a function of the same
+"""Fails if two headers define one qualified name: a class, an enum, a constant, an alias, or a function with the same
 parameters. Two such definitions in one program are undefined behaviour, and no compiler or linker reports them.
 
     names.py [ROOT]       one line for each name that is defined twice

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Fails when a CUDA kernel of ours was compiled into something slow that its source does not show:
+"""Fails if one of our CUDA kernels was compiled into slow code that its source does not show:
 
-- it loads 16 bytes at a time and never stores 16, or the other way round (the compiler splits an access into elements);
+- it loads 16 bytes at a time and never stores 16, or the reverse (the compiler splits an access into elements);
 - its values are in local memory, or ptxas spilled registers;
-- its registers or shared memory are not those of the table in docs/internals/cuda-kernels.md. That table is of one version of nvcc, one
-  architecture and one type, which its caption names; where another nvcc compiled it is not compared, and one line says so.
+- its registers or shared memory differ from the table in docs/internals/cuda-kernels.md. The table's caption names its
+  version of nvcc, architecture and type. For another nvcc there is no comparison, and one line reports this.
 
-    ptx.py BUILD [--arch sm_80]...   BUILD: build/cuda, its kernels compiled. It reads what cmake/keep_ptx.sh kept there;
-                                     with --arch it compiles all kernels again, for that architecture
+    ptx.py BUILD [--arch sm_80]...   BUILD: build/cuda, its kernels compiled. It reads the files that cmake/keep_ptx.sh
+                                     kept there; with --arch it compiles all kernels again, for that architecture
     ptx.py --self-test               expects made-up kernels to be found
 """
 import argparse
@@ -91,7 +91,7 @@ _SINES = "__cudart_sin_cos_coeffs"  # CUDA's own table; sine and cosine of float
 
 
 def ptx_kernels(text):
-    """(mangled name, wide loads, wide stores, whether it names local memory) of each entry."""
+    """Yields (mangled name, wide loads, wide stores, whether it names local memory) for each entry."""
     entries = list(_ENTRY.finditer(text))
     for entry in entries:
         end = text.find("\n}", entry.end())
@@ -114,7 +114,7 @@ _USED = re.compile(r"Used (\d+) registers(?:.*?, (\d+) bytes smem)?")
 
 
 def usage(text):
-    """{(mangled name, architecture): (registers, bytes of shared memory, bytes spilled)}."""
+    """Returns {(mangled name, architecture): (registers, bytes of shared memory, bytes spilled)}."""
     found, entry, spilled = {}, None, 0
     for line in text.splitlines():
         if match := _COMPILING.search(line):
@@ -136,7 +136,7 @@ def demangled(names):
 
 
 def short_name(name):
-    """`backward_rows<__nv_bfloat16, 256>` of a demangled kernel."""
+    """Returns `backward_rows<__nv_bfloat16, 256>` for a demangled kernel."""
     name = re.sub(r"_GLOBAL__N__\w+::|\(anonymous namespace\)::|ofsdp::kernels::cuda::|ofsdp::kernels::", "", name)
     name = re.sub(r"^void ", "", name)
     depth = 0
@@ -155,7 +155,7 @@ def plain_name(kernel):
 
 
 def read(folder):
-    """The kernels of ours that keep_ptx.sh kept below a folder."""
+    """Returns our kernels from the files that keep_ptx.sh kept below a folder."""
     entries, used = {}, {}
     for file in sorted(folder.rglob("*.o.usage")):
         used |= usage(file.read_text(encoding="utf-8", errors="replace"))
@@ -177,7 +177,7 @@ def read(folder):
 
 
 def compile_for(build, arch, folder):
-    """Every kernel of the build again, for another architecture."""
+    """Compiles every kernel of the build again, for another architecture."""
     number = arch.removeprefix("sm_")
     commands = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
     wanted = [c for c in commands if "ofsdp_cuda_kernels.dir" in c["command"] and c["file"].endswith(".cu")]
@@ -190,7 +190,7 @@ def compile_for(build, arch, folder):
 
 
 def compiler_of(build):
-    """`13.0` of the nvcc that compiled it."""
+    """Returns the version of the build's nvcc, such as `13.0`."""
     text = (build / "CMakeCache.txt").read_text(encoding="utf-8")
     nvcc = re.search(r"^CMAKE_CUDA_COMPILER:\w+=(.+)$", text, re.MULTILINE)
     said = subprocess.run([nvcc[1] if nvcc else "nvcc", "--version"], text=True, stdout=subprocess.PIPE, check=True).stdout
@@ -221,7 +221,7 @@ def slow(kernels):
 
 
 def stale(kernels):
-    """Exceptions that no kernel needs: the lists only shrink."""
+    """Returns exceptions that no kernel needs: the lists only shrink."""
     narrow, local = [k for k in kernels if k.loads and not k.stores], [k for k in kernels if k.local]
     loads, spilled = [k for k in kernels if k.stores and not k.loads], [k for k in kernels if k.spilled]
     return [f"an exception of tests/ptx.py is needed no more: {pattern}"
@@ -243,7 +243,7 @@ def blocks_held(registers, shared, threads):
 
 
 def table_rows(text):
-    """Caption (threads, nvcc, architecture, type) and, a row, the width and its line."""
+    """Returns the caption (threads, nvcc, architecture, type) and for each row the width and its line."""
     caption = _CAPTION.search(text)
     if not caption:
         return None, []
@@ -258,7 +258,7 @@ def table_rows(text):
 
 
 def expected_row(width, kernels, threads):
-    """The line that the compiled kernels of a width would have; None without them."""
+    """Returns the line for a width's compiled kernels; None without them."""
     cells = []
     for name in COLUMNS.values():
         found = [k for k in kernels if plain_name(k) == name and "TensorOperands" in k.name and
@@ -271,7 +271,7 @@ def expected_row(width, kernels, threads):
 
 
 def differences(text, kernels, nvcc):
-    """(lines to write, a remark or None)."""
+    """Returns (lines to write, a remark or None)."""
     caption, rows = table_rows(text)
     if caption is None or not rows:
         return [f"{TABLE.name}: no table of registers under its caption"], None

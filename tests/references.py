@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Checks that everything a document or a comment names exists: paths, flags, tests, classes and functions.
+"""Checks that all names in documents and comments exist: paths, flags, tests, classes and functions.
 
     references.py [ROOT]       one line for each name that is found nowhere
     references.py --self-test  expects made-up trees to be found
 
-Documents are read whole, sources for their comments. The names of other projects stand in OUTSIDE and OUTSIDE_FLAGS; an
-entry that is no longer used fails too.
+It reads whole documents, and the comments of sources. OUTSIDE and OUTSIDE_FLAGS list names of other projects; an unused
+entry fails too.
 """
 import os
 import pathlib
@@ -48,7 +48,7 @@ CALL = re.compile(r"(?<![\w./:>-])([a-z]\w*_\w+)\(\)")
 
 
 def prose_of(text, suffix):
-    """A document, or the comments of a source, each on the line where it stands; empty for anything else."""
+    """Returns a document, or a source's comments, each on its own line; empty for other files."""
     if suffix == ".md":
         return text
     if suffix in CPP:
@@ -66,7 +66,7 @@ def without_braces(line):
 
 
 class Tree:
-    """What there is to be named: files, folders, tests, flags, and the words of the code."""
+    """All names in the tree: files, folders, tests, flags, and the words of the code."""
 
     def __init__(self, root):
         self.text = {}
@@ -112,13 +112,14 @@ class Tree:
             MADE.search(path)
 
     def has_entry(self, entry):
-        """An entry of CTest, a file NAME_test or a test that CMake names after one of tests/gpu/kernels; or its start."""
+        """Returns whether `entry` begins a CTest entry, a file NAME_test, or a CMake test named after one in
+        tests/gpu/kernels."""
         stem = entry.split(".")[1].removeprefix("cuda_")
         return any(known.startswith(entry) for known in self.entries) or \
             any(known.startswith(stem) for known in self.stems)
 
     def missing(self, name, text):
-        """(line, kind, word) of what the text names and nothing has."""
+        """Yields (line, kind, word) for each name in the text that does not exist."""
         document = name.endswith(".md")
         for number, line in enumerate(text.split("\n"), 1):
             if not line or line.isspace():

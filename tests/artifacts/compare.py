@@ -1,9 +1,11 @@
-"""Trains each folder of artifacts with ONNX Runtime and with fsdp-run, and goes on with ONNX Runtime from both checkpoints.
+"""Trains each folder of artifacts with ONNX Runtime and with fsdp-run, and continues with ONNX Runtime from both
+checkpoints.
 
     compare.py FSDP_RUN FOLDER_OF_ARTIFACTS
 
-Compared to 2e-5: the losses of 20 steps on 1, 2 and 3 ranks; the loss of the eval model after them, in ONNX Runtime from our
-checkpoint, and of our eval_model.onnx with the weights inside; the losses of five more steps, with our weights and moments.
+Compares to 2e-5: the losses of 20 steps on 1, 2 and 3 ranks; then the eval model's loss in ONNX Runtime from our
+checkpoint, and the loss of our eval_model.onnx with embedded weights; the losses of five more steps, with our weights
+and moments.
 """
 import json
 import os

@@ -1,4 +1,4 @@
-"""Code blocks of Markdown files: finds the indented ones, says which are shell, and takes their commands out."""
+"""Code blocks in Markdown files: finds indented blocks, tells shell blocks apart, and extracts their commands."""
 import dataclasses
 import re
 import textwrap
@@ -23,7 +23,7 @@ class Block:
         return "\n".join(self.lines).replace("\\\n", " ").splitlines()
 
     def commands(self):
-        """Without comments. After a prompt the rest is output."""
+        """Returns the commands without comments. If a block has prompts, its other lines are output."""
         prompted = any(line.startswith(PROMPT) for line in self.lines)
         lines = [line.removeprefix(PROMPT) for line in self.joined() if not prompted or line.startswith(PROMPT)]
         lines = [re.sub(r"\s+", " ", re.sub(r"(^|\s+)#\s.*$", "", line)).strip() for line in lines]

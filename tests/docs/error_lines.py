@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks that the program still says the error lines that documents for users explain: the code in the first column of
-tables headed "line" or "seen", in docs/troubleshooting.md and the how-to pages. Each part between "..." must occur in one string of
-the sources, where a placeholder {} is "...", or of the tests, which compare whole lines.
+"""Checks that the program still prints the error lines that the user documents explain. It reads the code in the first
+column of tables headed "line" or "seen", in docs/troubleshooting.md and the how-to pages. Each part between "..." must
+occur in one string of the sources or tests. A placeholder {} in a string counts as "...".
 
     error_lines.py [ROOT]       one line for each text that no source has
     error_lines.py --self-test  expects made-up pages to be found
@@ -27,7 +27,7 @@ OUTSIDE = {"GLIBC_2.34 not found", "fsdp-run: command not found", "libonnx_fsdp.
 
 
 def strings(text):
-    """The string literals of a source, those that follow each other joined, placeholders as "..."."""
+    """Returns the string literals of a source: adjacent literals are joined, placeholders become "..."."""
     joined, end = [], -1
     for match in LITERAL.finditer(text):
         value = re.sub(r"\{[^{}]*\}", "...", match[1].replace('\\"', '"').replace("\\n", " "))
@@ -45,7 +45,7 @@ def sources(root):
 
 
 def explained(text):
-    """(line, text) of each error line that a page explains."""
+    """Yields (line, text) for each error line that a page explains."""
     inside = False
     for number, line in enumerate(text.splitlines(), 1):
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Runs the shell blocks of README.md and docs/ with the program of this build, each in a scratch folder with fixtures of
-the tests under the names that the documents use. A command must succeed, unless the block shows its error, a line
-"fsdp-run: ...": then it must fail with that line. exceptions.txt lists what is not run as it stands, and why.
+"""Runs the shell blocks of README.md and docs/ with this build's program. Each runs in a scratch folder with test
+fixtures under the names in the documents. A command must succeed, unless the block shows an error line "fsdp-run: ...".
+Then it must fail with this line. exceptions.txt lists the commands that do not run as written, with reasons.
 
-The blocks of docs/start.md, and of each page of docs/howto, run one after the other in one folder. In the documents for users
-the output after a prompt must be that of the commands: any number matches any number, "..." any text, and a line "..." any
-lines.
+The blocks of docs/start.md, and of each page of docs/howto, run one after the other in one folder. In the user
+documents, the output after a prompt must match the commands' output: any number matches any number, "..." any text, and
+a line "..." any lines.
 
     run_blocks.py FSDP_RUN [FILE...]   all documents, or some
-    run_blocks.py --list               the blocks and what is done with each
+    run_blocks.py --list               the blocks and the treatment of each
     run_blocks.py --self-test          expects made-up documents to be found wrong
 """
 import concurrent.futures
@@ -54,13 +54,13 @@ class Exceptions:
 
 
 def example(path, first_line):
-    """The block of a document that begins so: a file that its commands read."""
+    """Returns the document's block that begins with `first_line`: a file for its commands."""
     text = (ROOT / path).read_text(encoding="utf-8")
     return next("\n".join(b.lines) + "\n" for b in blocks.blocks_of(path, text) if b.lines[0].startswith(first_line))
 
 
 def field(number, value):
-    """A field of a protobuf message: a whole number below 128, text or bytes."""
+    """Returns a field of a protobuf message: a whole number below 128, text or bytes."""
     if isinstance(value, int):
         return bytes([number << 3, value])
     value = value.encode() if isinstance(value, str) else value
@@ -71,7 +71,7 @@ def field(number, value):
 
 
 def cube_model():
-    """The model of docs/howto/plugin.md: y = com.example.Cube(x w), its node named cube."""
+    """Returns the model in docs/howto/plugin.md: y = com.example.Cube(x w), with a node named cube."""
     def declared(name):
         shape = field(2, field(1, field(2, "batch")) + field(1, field(1, 2)))
         return field(1, name) + field(2, field(1, field(1, 1) + shape))
@@ -84,7 +84,7 @@ def cube_model():
 
 
 def first_rows(source, target, rows):
-    """The head of an IDX file of bytes, with its count of rows."""
+    """Writes the first rows of an IDX file of bytes, with the new row count."""
     with gzip.open(source) as file:
         axes = file.read(4)[3]
         sizes = [int.from_bytes(file.read(4), "big") for _ in range(axes)]
@@ -95,7 +95,7 @@ def first_rows(source, target, rows):
 
 
 def png(width, height, pixels):
-    """A PNG file of grey bytes."""
+    """Returns a PNG file of grey bytes."""
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
@@ -105,7 +105,7 @@ def png(width, height, pixels):
 
 
 def pictures(images, labels, folder, count):
-    """The first images of IDX files as a folder for each class."""
+    """Writes the first images of IDX files into a folder for each class."""
     with gzip.open(images) as file:
         pixels = file.read()[16:]
     with gzip.open(labels) as file:
@@ -117,13 +117,13 @@ def pictures(images, labels, folder, count):
 
 
 def floats(count, seed):
-    """So many float32 between -0.5 and 0.5, the same on every machine."""
+    """Returns `count` float32 values between -0.5 and 0.5, the same on every machine."""
     drawn = random.Random(seed)
     return struct.pack(f"<{count}f", *(drawn.random() - 0.5 for _ in range(count)))
 
 
 def classifier(inputs, hidden, classes):
-    """A perceptron in the form that scikit-learn's converter leaves: logits = relu(x w1 + b1) w2 + b2."""
+    """Returns a perceptron in the form that scikit-learn's converter writes: logits = relu(x w1 + b1) w2 + b2."""
     def declared(name, width):
         shape = field(2, field(1, field(2, "batch")) + field(1, field(1, width)))
         return field(1, name) + field(2, field(1, field(1, 1) + shape))
@@ -143,7 +143,7 @@ def classifier(inputs, hidden, classes):
 
 
 def flowers():
-    """A table in the form of Fisher's irises: four measures that depend on the class, and the class."""
+    """Returns a table in the form of Fisher's irises: four measures that depend on the class, and the class."""
     drawn = random.Random(1)
     rows = [[*(f"{drawn.gauss(base + step * kind, 0.3):.2f}" for base, step in ((5.0, 0.8), (3.4, -0.3), (1.5, 2.0), (0.2, 0.9))),
              str(kind)] for kind in (0, 1, 2) for _ in range(50)]
@@ -152,7 +152,7 @@ def flowers():
 
 
 def furnish_page(folder, path):
-    """The files that a how-to page begins with, as its reader made them."""
+    """Copies a how-to page's starting files into the folder, as a reader would have them."""
     fixtures, samples = ROOT / "tests/fixtures", ROOT / "samples"
 
     def take(source, name):
@@ -196,7 +196,7 @@ def furnish_page(folder, path):
 
 
 def furnish(folder, program, block):
-    """Everything that commands of a document name."""
+    """Creates all files that a document's commands name."""
     path = block.path
     fixtures, samples = ROOT / "tests/fixtures", folder / "samples"
     (folder / "build/release").mkdir(parents=True)
@@ -271,14 +271,14 @@ ANY_NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
 
 
 def line_pattern(line):
-    """A shown line as a pattern: numbers match numbers, "..." anything, a gap any gap."""
+    """Turns a shown line into a pattern: a number matches any number, "..." any text, a gap any gap."""
     parts = [r"\s+".join(re.escape(word) for word in re.split(r"\s+", text)) for text in
              NUMBER.sub("\0", line).split("...")]
     return ".*".join(parts).replace("\\\0", "\0").replace("\0", ANY_NUMBER)
 
 
 def unlike(shown, output):
-    """The first shown line that the output lacks at its place, or nothing."""
+    """Returns a message for the first shown line that the output lacks at its place, or nothing."""
     lines, place, anywhere = [line.rstrip() for line in output.splitlines()], 0, False
     for line in shown:
         if line.strip() in ("", "..."):
@@ -299,7 +299,8 @@ def unlike(shown, output):
 
 
 def shown_output(block):
-    """The lines after the prompts, without the message of an error; None where the page shows none or is for developers."""
+    """Returns the lines after the prompts, without an error message. None if the page shows no output or is for
+    developers."""
     if "/internals/" in block.path or not any(line.startswith(PROMPT) for line in block.lines):
         return None
     continued, shown = False, []
@@ -312,7 +313,7 @@ def shown_output(block):
 
 
 def run(block, commands, folder):
-    """One line that says what is wrong, or nothing."""
+    """Returns one line with the error, or nothing."""
     port, error = free_port(), shown_error(block)
     ports = {p: port for p in re.findall(r"127\.0\.0\.1 MASTER_PORT=(\d+)", " ".join(commands))}
     for old, new in ports.items():
@@ -339,7 +340,7 @@ def run(block, commands, folder):
 
 
 def jobs_of(root, paths, exceptions):
-    """Blocks, each with the commands that are run of it."""
+    """Returns blocks, each with its commands to run."""
     jobs = []
     for path in paths:
         for block in blocks.blocks_of(path, (root / path).read_text(encoding="utf-8")):
@@ -358,12 +359,12 @@ def jobs_of(root, paths, exceptions):
 
 
 def is_story(path):
-    """Whether the blocks of a page run in one folder, one after the other."""
+    """Returns whether a page's blocks run in one folder, one after the other."""
     return path == "docs/start.md" or path.startswith("docs/howto/")
 
 
 def stories_of(jobs):
-    """The jobs as lists that share a folder: a page that is a story, or one block."""
+    """Groups the jobs that share a folder: all blocks of a story page, or one block."""
     stories = []
     for job in jobs:
         path = job[0].path
@@ -375,7 +376,8 @@ def stories_of(jobs):
 
 
 def wrong_of(jobs, runner):
-    """The lines of what is wrong; `runner` returns a line for each block of a story. Two at a time: most wait a while."""
+    """Returns the error lines; `runner` returns a line for each block of a story. Two run at a time, because most
+    wait a while."""
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         found = [line for lines in pool.map(runner, stories_of(jobs)) for line in lines]
     return [f"{block.path}:{block.line}: {'; '.join(commands)}: {line}"

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the documents for users to their size and their English: README.md, samples/README.md and docs/ without
-docs/internals.
+"""Limits the size and the English of the user documents: README.md, samples/README.md and docs/ without docs/internals.
 
     words.py [ROOT]       one line for each finding
     words.py --count      the words of each page, as wc counts them
@@ -17,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAX_WORDS = 20000  # on all pages together
 MAX_SENTENCE = 25  # words
 MAX_COLUMNS = 120
-GENERATED = "docs/reference/options.md"  # its lines are as long as the program's tables make them
+GENERATED = "docs/reference/options.md"  # the program's tables set the length of its lines
 # At most one in 1,000 words on a page, and on all pages together: each hides the subject of a sentence.
 RARE = {word: re.compile(rf"\b{word}\b", re.IGNORECASE)
         for word in ("what", "whose", "those", "stands", "said", "no further", "alone")}
@@ -37,7 +36,8 @@ def pages(root):
 
 
 def paragraphs(path, text):
-    """(line, text) of each paragraph, list item and cell of a table; code is one word, a link its label."""
+    """Returns (line, text) for each paragraph, list item and table cell. Code counts as one word, a link as its
+    label."""
     code = set()
     for block in blocks.blocks_of(path, text):
         code.update(range(block.line, block.line + len(block.lines)))
@@ -68,7 +68,7 @@ def length(sentence):
 
 
 def page_findings(path, text):
-    """What is wrong with one page, its words, and how often it has each rare word."""
+    """Returns a page's findings, its number of words, and the count of each rare word."""
     found, counts = [], dict.fromkeys(RARE, 0)
     words = len(text.split())
     for number, sentence in sentences(path, text):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Plants faults, one at a time, and asks the random graphs to find each: how much does a clean run of them say?
+"""Measures the worth of a clean run of random graphs: plants faults, one at a time, and lets the graphs find each.
 
     planted.py --apply DIR       writes all faults into DIR, a copy of this tree; OFSDP_PLANTED=N switches number N on
     planted.py --run DIR [N..] [--count GRAPHS]   draws graphs until each is found; a row for each on stdout
     planted.py --check           each snippet is found once (the CTest entry unit.planted_faults)
     planted.py --self-test       expects made-up tables to be refused
 
-A fault is a snippet of the sources and what stands in its place: an expression for an expression, or statements. White
-space does not count, and no file is named, so that a snippet may move. No fault is ever compiled into the product.
+A fault is a snippet of the sources and its replacement: an expression for an expression, or statements. Snippets ignore
+white space and name no file, so code may move. No fault is ever compiled into the product.
 """
 import argparse
 import os
@@ -116,7 +116,7 @@ def sources(root):
 
 
 def places(root, faults=FAULTS):
-    """For each fault the files with its snippet, once for each place."""
+    """Returns for each fault the files with its snippet, once per occurrence."""
     texts = [(path, path.read_text(encoding="utf-8")) for path in sources(root)]
     return [[path for path, text in texts for _ in pattern(right).findall(text)] for _, right, _ in faults]
 
@@ -156,8 +156,9 @@ def apply(to):
 
 
 def search(tree, numbers, ways, count, report):
-    """Calls report(number, graphs, way, line) for each fault that one of `count` graphs finds. One process for all: the
-    reference of a graph is computed once. One that ends early counts as the discovery of the fault that ended it."""
+    """Calls report(number, graphs, way, line) for each fault that one of `count` graphs finds. One process runs all
+    faults, so the reference of a graph is computed once. If the process ends early, the fault that ended it counts
+    as found."""
     left, seed = list(numbers), 1
     while left and seed <= count:
         command = [tree / "build/release/tests/random_graphs", "--seed", str(seed), "--count", str(count + 1 - seed),
@@ -183,7 +184,7 @@ def search(tree, numbers, ways, count, report):
 
 
 def run(tree, numbers, count):
-    """Prints a row for each fault, as soon as it is known. Ways that fork come last."""
+    """Prints a row for each fault as soon as its result is known. Ways that fork come last."""
     def report(number, graphs, way, line):
         print(f"| {number} | {FAULTS[number - 1][0]} | {graphs} | {way} | {line} |", flush=True)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes ONNX's backend node tests as folders (onnx's own cmd_tools leaves these cases out).
+"""Writes ONNX's backend node tests as folders (onnx's own cmd_tools omits these cases).
 
     generate.py FOLDER      FOLDER/node/test_*/{model.onnx,test_data_set_0/{input,output}_*.pb}
 """

@@ -1,12 +1,12 @@
-"""ONNX's node tests in ONNX Runtime and in onnx's own reference: how many pass, and why the others do not.
+"""Runs ONNX's node tests in ONNX Runtime or in onnx's own reference. Reports how many pass, and why the others fail.
 
     tests/nodes/peers.py onnxruntime|reference FOLDER [--list]
 
-FOLDER holds the tests as tests/nodes/run.sh generates them (build/node_tests/cases/node). Needs onnx, and onnxruntime for
-the first. A test runs in a process that may crash or hang: 30 s each. It passes if every output has the expected shape and
-values within 1e-3 of each and 1e-7, 1 / 64 of each in bfloat16, as tests/nodes/compare.cpp holds ours to; outputs of
-random draws need the shape alone. A type that ONNX Runtime does not take from numpy goes in as an initializer and comes out
-through a Cast to float32.
+FOLDER has the tests that tests/nodes/run.sh generates (build/node_tests/cases/node). Needs onnx, and onnxruntime for
+the first. A test runs in a process that may crash or hang, for at most 30 s. It passes if every output has the
+expected shape, and values within 1e-3 of each and 1e-7 (bfloat16: 1 / 64 of each). tests/nodes/compare.cpp has the
+same limits. Outputs of random draws need only the shape. If ONNX Runtime does not take a type from numpy, the value
+becomes an initializer, and an output goes through a Cast to float32.
 """
 import collections
 import multiprocessing
@@ -46,7 +46,7 @@ def narrow(info):
 
 
 def different(found, expected, random):
-    """Returns what differs, or None."""
+    """Returns the kind of difference, or None."""
     if expected is None or found is None:
         return None if expected is found else "none"
     if isinstance(expected, (list, tuple)):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The package onnx_fsdp_cuda, laid out as pip would: fsdp-run and onnx_fsdp find its library and those of NVIDIA's packages.
-The counting device takes the library's place, empty files that of NVIDIA's.
+"""Tests the package onnx_fsdp_cuda in pip's layout: fsdp-run and onnx_fsdp find its library and the libraries in
+NVIDIA's packages. The counting device replaces the package's library, and empty files replace NVIDIA's.
 
     cuda_package_test.py SOURCE_FOLDER BUILD_FOLDER COUNTING_DEVICE [TEST...]
 
@@ -23,7 +23,8 @@ SHOW = "#!/bin/sh\nenv | grep ^OFSDP_\n"
 
 
 class Folders(unittest.TestCase):
-    """`own` is the site-packages of a virtual environment with its `bin`, `system` that of the Python under it."""
+    """`own` is the site-packages folder of a virtual environment with its `bin`; `system` belongs to the Python
+    below it."""
 
     def setUp(self):
         scratch = tempfile.TemporaryDirectory()
@@ -49,7 +50,7 @@ class Folders(unittest.TestCase):
         self.link("onnx_fsdp_cuda/lib/libofsdp_cuda.so", DEVICE)
 
     def python(self, *words, **variables):
-        """The finished process of the interpreter, with these variables and no others of ours."""
+        """Returns the finished interpreter process, with these variables and no other OFSDP_ variables."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OFSDP_")}
         environment["PYTHONPATH"] = f"{self.own}:{self.system}"
         return subprocess.run([sys.executable, *map(str, words)], env={**environment, **variables}, capture_output=True,

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""onnx_fsdp.export with small random modules of Hugging Face: export, two updates of fsdp-run, and the weights back into the
-module, which then answers as the ONNX file does. Also what fsdp-run doctor finds in worse exports of them.
+"""Tests onnx_fsdp.export with small random Hugging Face modules: exports, trains two updates with fsdp-run, and loads
+the weights back. The module's outputs must then equal the ONNX file's. Also tests fsdp-run doctor's findings in worse
+exports.
 
     export_test.py SOURCE_FOLDER BUILD_FOLDER [TEST...]
 
@@ -115,7 +116,7 @@ class Case(unittest.TestCase):
         self.path = self.folder / "m.onnx"
 
     def write_data(self, module, inputs):
-        """Columns and labels for its logits. Returns the training options."""
+        """Writes columns, and labels for the module's logits. Returns the training options."""
         with torch.no_grad():
             shape = module.eval()(**inputs).logits.shape
         (self.folder / "data").mkdir(exist_ok=True)
@@ -129,7 +130,7 @@ class Case(unittest.TestCase):
 
 
 class Families(Case):
-    """A round trip of each, by both exporters if the second one can."""
+    """A round trip for each family, by both exporters if the second one can."""
 
     def round_trip(self, make, exporter):
         module, inputs = make()
@@ -202,7 +203,7 @@ class Units(Case):
 
 
 class Doctor(Case):
-    """Each loss is found in exports as a newcomer writes them."""
+    """The doctor finds each loss in exports as a newcomer writes them."""
 
     def exported(self, make, **options):
         module, inputs = make()

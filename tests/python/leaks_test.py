@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What the library leaves behind, by LeakSanitizer, which needs no build of its own: three rounds of trainers, plans, runs and
-errors leak as much as one, which is what Python itself does.
+"""Tests the library for leaks with LeakSanitizer, which needs no separate build. Three rounds of trainers, plans, runs
+and errors may leak only as much as one round: this is Python's own share.
 
     leaks_test.py SOURCE_FOLDER BUILD_FOLDER
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Python package against the command line: the same bits, its errors, Ctrl-C, exceptions and dead ranks.
+"""Tests the Python package against the command line: the same bits, its errors, Ctrl-C, exceptions and dead ranks.
 
     library_test.py SOURCE_FOLDER BUILD_FOLDER [TEST...]
 
@@ -32,7 +32,7 @@ OPTIONS = {"loss": "cross_entropy", "optimizer": "adamw", "lr": 0.01, "clip_grad
 
 
 def command_line(*words, **options):
-    """Losses and evaluations of fsdp-run."""
+    """Returns the losses of an fsdp-run command."""
     with tempfile.TemporaryDirectory() as folder:
         metrics = pathlib.Path(folder) / "metrics.jsonl"
         flags = [text for name, value in {**OPTIONS, **options}.items()
@@ -48,7 +48,7 @@ def nine_digits(losses):
 
 
 def children():
-    """Processes of ours, and theirs."""
+    """Returns the ids of this process's children and their descendants."""
     found, parents = [], {str(os.getpid())}
     listed = subprocess.run(["ps", "-eo", "pid,ppid,comm", "--no-headers"], capture_output=True, text=True, check=True)
     for line in listed.stdout.splitlines():
@@ -171,7 +171,7 @@ class Samples(unittest.TestCase):
 
 
 class Ranks(unittest.TestCase):
-    """Trainers as torchrun starts them."""
+    """Trainers in the environment of torchrun."""
 
     def start(self, rank, out, options, program=RANK):
         environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
@@ -388,7 +388,7 @@ class Mistakes(unittest.TestCase):
 
 
 class Ends(unittest.TestCase):
-    """Long runs that something ends: nothing of them stays."""
+    """Long runs that something ends: no process of a run stays."""
 
     def train(self, **more):
         return onnx_fsdp.train(MODEL, data=DATA, nproc_per_node=2, batch_size=4, epochs=100000, **OPTIONS, **more)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""An HTTP server for tests: serves the files of a folder, with faults, and checks signatures of S3 requests.
+"""An HTTP server for tests: serves a folder's files with faults, and checks signatures of S3 requests.
 
     faulty_server.py FOLDER      prints its port and process; ends with the process that started it
 
-/FILE?seed=N has the first one to three answers to this address wrong in one way that N chooses (FAULTS); from 1000 on all
-answers. /fail/FILE is always 503. /bucket/FILE wants a request that is signed with the keys below. Every answer is a line
-"STATUS PATH" of FOLDER/requests.log.
+For /FILE?seed=N the first one to three answers to this address are wrong in one way, chosen by N (FAULTS); from 1000
+on all answers are. /fail/FILE is always 503. /bucket/FILE requires a request signed with the keys below. Every
+answer adds a line "STATUS PATH" to FOLDER/requests.log.
 """
 import base64
 import collections
@@ -32,7 +32,7 @@ def hmac_sha256(key, text):
 
 
 def signature(handler):
-    """The signature that AWS's rules give the request (SigV4)."""
+    """Returns the request's signature by AWS's rules (SigV4)."""
     words = dict(word.strip().split("=", 1) for word in handler.headers["Authorization"].split(" ", 1)[1].split(","))
     key, date, region, service, end = words["Credential"].split("/")
     path, _, query = handler.path.partition("?")

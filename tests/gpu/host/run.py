@@ -1,4 +1,4 @@
-"""What run.sh runs, and the table of it. Standard library alone."""
+"""The checks of run.sh, and their table of results. Needs only the standard library."""
 
 import concurrent.futures
 import datetime
@@ -20,15 +20,15 @@ OUT = pathlib.Path(os.environ.get("OUT") or ROOT / "build/gpu/out")
 PROGRAM = str(BUILD / "fsdp-run")
 FIXTURES = ROOT / "tests/fixtures"
 SAMPLES = ROOT / "samples"
-# Seconds per command. A part takes less than ten minutes, since some lent hosts end a command then.
+# Seconds per command. A part takes less than ten minutes: some hosts end a longer command.
 PATIENCE = {"first": 90, "checks": 240, "training": 120, "sanitizer": 170, "speed": 170, "kernels": 570, "products": 590}
-# Untimed commands of a part run at once: most of a small run is the start of libraries, on the host.
+# Untimed commands of a part run at once: a small run mostly waits for libraries to start on the host.
 AT_ONCE = max(1, min(8, (os.cpu_count() or 1) // 2))
 rows = []
 
 
 def at_once(function, calls):
-    """All calls, each a tuple of arguments."""
+    """Runs all calls at once. Each call is a tuple of arguments."""
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         for done in [pool.submit(function, *call) for call in calls]:
             done.result()
@@ -40,7 +40,7 @@ def say(part, name, verdict, seconds, note=""):
 
 
 def run(part, name, command, environment=None):
-    """Status, both outputs, seconds; None: out of time. The log has all of it."""
+    """Returns status, both outputs, seconds. The status is None if time ran out. The log gets the whole output."""
     began = time.monotonic()
     log = OUT / f"{part}.log"
     try:
@@ -69,7 +69,7 @@ SHARDS = 8
 
 
 def run_shards(name, command, environment):
-    """As run: all shards of a GoogleTest program at once."""
+    """Works like `run`, with all shards of a GoogleTest program at once."""
     began = time.monotonic()
 
     def one(shard):
@@ -158,7 +158,7 @@ CASES = [
 
 
 def train(case, name, command, folder, more, ranks=1, part="training", environment=None):
-    """(rows of metrics, hash of the trained file, seconds), or what went wrong."""
+    """Returns (rows of metrics, hash of the trained file, seconds), or a message about the failure."""
     metrics, trained = folder / f"{name}.jsonl", folder / f"{name}.onnx"
     status, text, seconds = run(
         part, f"{case} {name}",
@@ -323,7 +323,7 @@ def sanitizer():
 
 
 def bench(part, name, note):
-    """One program of bench/, whose output is its result."""
+    """Runs one program of bench/ and prints its output as the result."""
     program = BUILD / "bench" / name
     if not program.exists():
         return say(part, name, "skip", 0, f"{program} was not built")
@@ -364,7 +364,7 @@ def speed():
 
 
 def throughput():
-    """The bench prints as it goes; here its lines come into the table."""
+    """Runs the throughput bench, which prints during its run, and adds its lines to the table."""
     results = OUT / "throughput.jsonl"
     results.unlink(missing_ok=True)
     began = time.monotonic()
