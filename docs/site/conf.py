@@ -1,5 +1,5 @@
-"""Settings of Sphinx for the documentation site. docs/build.sh calls it with the root of the repository as the source
-folder, so that links between files are the same here and in a forge."""
+"""Settings of Sphinx for the documentation site. docs/build.sh passes the root of the repository as the source
+folder. So links between files are the same here and in a forge."""
 import pathlib
 import re
 
@@ -22,8 +22,8 @@ html_copy_source = False
 html_show_sphinx = False
 pygments_style = "friendly"
 
-# Two sidebars: pages for users hang below README, pages for readers of the code below docs/internals/README. A page that is
-# named nowhere here fails the build, as every warning does.
+# Two sidebars: pages for users are below README, pages for readers of the code below docs/internals/README. A page that
+# is missing here fails the build, as every warning does.
 INTERNALS = "docs/internals/README"
 CONTENTS = {
     "README": {
@@ -69,7 +69,8 @@ def contents(name):
 
 
 def folder_links(text, folder):
-    """A link to a folder leads to its README, or is none where it has none: forges list the folder."""
+    """Points a link to a folder at the folder's README, or removes the link if there is none. Forges list the folder
+    instead."""
     def page(match):
         target = (folder / match[2]).resolve()
         if not target.is_dir():
@@ -84,7 +85,7 @@ def read_source(app, name, source):
 
 
 def sidebar(app, page, template, context, doctree):
-    """Furo shows all contents on every page; here a page shows those of its own sidebar, one level deep."""
+    """Shows only a page's own sidebar, one level deep; Furo shows all contents on every page."""
     if "furo_navigation_tree" not in context:
         return
     from furo.navigation import get_navigation_tree
