@@ -1,5 +1,5 @@
 # The toolchain of the preset aarch64: Debian's cross compiler, the arm64 libraries that scripts/aarch64.sh unpacks, and
-# qemu-user, which runs what is built here.
+# qemu-user, which runs the built programs.
 set(folder ${CMAKE_CURRENT_LIST_DIR}/../third_party/aarch64)
 cmake_path(ABSOLUTE_PATH folder NORMALIZE)
 set(CMAKE_SYSTEM_NAME Linux)
@@ -13,5 +13,6 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
-# Debian's OpenBLAS lies in a folder that the loader learns of by an alternative, which unpacking does not set.
+# qemu-user takes the loader and the libraries from the sysroot. Unpacking sets no Debian alternatives there, so RUNPATH
+# names OpenBLAS's folder (cmake/third_party.cmake).
 set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static -L ${CMAKE_SYSROOT})

@@ -1,5 +1,5 @@
-# The commit of the sources for `fsdp-run version`, in generated/runtime/cli/commit.h in the build
-# folder: as of the last configuration; empty where there is no git or no repository.
+# Writes the commit of the sources for `fsdp-run version` into generated/runtime/cli/commit.h in the build folder. It is
+# the commit at the last configuration; empty without git or a repository.
 set(OFSDP_COMMIT "")
 find_program(OFSDP_GIT git)
 if(OFSDP_GIT AND EXISTS ${PROJECT_SOURCE_DIR}/.git)

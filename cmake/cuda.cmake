@@ -1,4 +1,4 @@
-# CUDA as a language, of OFSDP_CUDA=ON: nvcc, the toolkit, the architectures.
+# CUDA as a language, for OFSDP_CUDA=ON: nvcc, the toolkit, the architectures.
 if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(OFSDP_NVCC nvcc HINTS /usr/local/cuda/bin)
   if(OFSDP_NVCC)
@@ -17,7 +17,7 @@ if(SKBUILD_PROJECT_NAME STREQUAL "onnx_fsdp_cuda" AND NOT CUDAToolkit_VERSION_MA
   message(FATAL_ERROR "the package onnx-fsdp-cuda: expected CUDA 13, whose libraries it depends on, found ${CUDAToolkit_VERSION}")
 endif()
 
-# Code for Ampere, Hopper and, where nvcc knows it, Blackwell; PTX of the last for what comes after.
+# Code for Ampere, Hopper and, if nvcc knows it, Blackwell; PTX of the last architecture for later ones.
 if(NOT OFSDP_CUDA_ARCHITECTURES)
   set(OFSDP_CUDA_ARCHITECTURES "80-real;90")
   if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)
@@ -26,15 +26,15 @@ if(NOT OFSDP_CUDA_ARCHITECTURES)
 endif()
 set(CMAKE_CUDA_ARCHITECTURES ${OFSDP_CUDA_ARCHITECTURES})
 enable_language(CUDA)
-# Of the code for the processor, which starts kernels: a third of its time to compile. Kernels are optimized whatever this says.
+# -O1 is for the host code that starts kernels: it compiles in a third of the time. Device code is optimized regardless.
 set(CMAKE_CUDA_FLAGS_RELEASE "-O1 -DNDEBUG")
-if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # CMake 3.25 does not know it of every nvcc
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # CMake 3.25 lacks it for some versions of nvcc
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
 
-# cuDNN is used through cudnn-frontend, whose headers setup.sh brings. Without either set of headers the library is built
-# without cuDNN.
+# The library uses cuDNN through cudnn-frontend; setup.sh installs the frontend's headers. If the headers of either are
+# missing, the library is built without cuDNN.
 find_path(OFSDP_CUDNN_INCLUDE cudnn_graph.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 if(OFSDP_CUDNN_INCLUDE)
   execute_process(COMMAND ${PROJECT_SOURCE_DIR}/scripts/setup.sh --cudnn-frontend RESULT_VARIABLE failed)
@@ -48,10 +48,10 @@ else()
 endif()
 message(STATUS "libofsdp_cuda.so: nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${OFSDP_CUDA_ARCHITECTURES}")
 
-# ofsdp_join_cuda_sources(RESULT FILES file... [UNFUSED file...] [ALONE file...]): [Note: joint compilation] for nvcc, since CMake joins
-# files of C and C++ only: half of its time goes into CUDA's headers. The files of a folder become one generated source,
-# and so do all that have no other in their folder. Joined among themselves and compiled with --fmad=false are those of
-# UNFUSED; those of ALONE stay as they are.
+# ofsdp_join_cuda_sources(RESULT FILES file... [UNFUSED file...] [ALONE file...]): [Note: joint compilation] for nvcc,
+# because CMake joins only C and C++ files. nvcc spends half of its time on CUDA's headers. The files of a folder become
+# one generated source, and so do all files without another in their folder. The UNFUSED files of a folder become a
+# separate source, compiled with --fmad=false. ALONE files stay separate.
 function(ofsdp_join_cuda_sources result)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "FILES;UNFUSED;ALONE")
   if(NOT OFSDP_JOINT)

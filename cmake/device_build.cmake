@@ -1,5 +1,5 @@
 # generated/kernels/core/device_build.h: a hash of the headers that a program and a device library share
-# (kernels/core/device.h). A library of other sources is refused when it is loaded.
+# (kernels/core/device.h). The program refuses to load a library from other sources.
 set(headers kernels/core/device.h kernels/core/device_values.h kernels/core/kernel.h
   kernels/core/tensor.h kernels/core/dtype.h kernels/base/status.h)
 list(TRANSFORM headers PREPEND ${CMAKE_CURRENT_LIST_DIR}/../)

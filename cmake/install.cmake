@@ -1,14 +1,14 @@
 # Installs under a prefix (docs/internals/packages.md), by component:
-#   runtime      bin/fsdp-run, lib/libonnx_fsdp.so.0 and what it loads, man page, completions
+#   runtime      bin/fsdp-run, lib/libonnx_fsdp.so.0 and the libraries it loads, man page, completions
 #   development  onnx_fsdp.h, libonnx_fsdp.so, the CMake package OnnxFsdp, onnx_fsdp.pc
-#   cuda         lib/libofsdp_cuda.so, of OFSDP_CUDA=ON
+#   cuda         lib/libofsdp_cuda.so, with OFSDP_CUDA=ON
 #   samples      share/onnx-fsdp/samples
 #   plugin       the header of plug-ins (plugins/CMakeLists.txt)
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# oneDNN is not Debian's, and lies in a folder of its own, where no other program finds it; in the build folder too.
-# OpenBLAS is Debian's build on libgomp, which only this path names.
+# oneDNN does not come from Debian. It is in a private folder, where no other program finds it; in the build folder too.
+# OpenBLAS is Debian's build on libgomp; only the run path names its folder.
 set(private ${CMAKE_INSTALL_LIBDIR}/onnx-fsdp)
 get_filename_component(openblas_folder ${OFSDP_OPENBLAS} DIRECTORY)
 set_target_properties(onnx_fsdp PROPERTIES INSTALL_RPATH "$ORIGIN/onnx-fsdp")
@@ -30,7 +30,8 @@ if(OFSDP_ONEDNN)
   install(FILES ${onednn_file} DESTINATION ${private} RENAME ${onednn_name} COMPONENT runtime)
 endif()
 
-# Arrow's libraries are a user's own (runtime/data/parquet/library.cpp); the build folder has those that setup.sh brought.
+# Users install Arrow's libraries themselves (runtime/data/parquet/library.cpp). The build folder has links to the ones
+# from setup.sh.
 foreach(file IN LISTS OFSDP_ARROW_LIBRARIES)
   get_filename_component(name ${file} NAME)
   file(CREATE_LINK ${file} ${PROJECT_BINARY_DIR}/onnx-fsdp/${name} SYMBOLIC)
@@ -47,7 +48,7 @@ if(TARGET ofsdp_cuda)
   install(TARGETS ofsdp_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cuda)
 endif()
 
-# fsdp-run itself writes these: its tables of commands and options are their source.
+# fsdp-run itself writes the man page and the completions from its tables of commands and options.
 install(CODE [[
   set(program "$<TARGET_FILE:fsdp-run>")
   set(made "$<TARGET_FILE_DIR:fsdp-run>/generated/install")
@@ -84,7 +85,7 @@ if(SKBUILD) # `pip wheel .`: pyproject.toml
   install(PROGRAMS python/fsdp-run DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT wheel EXCLUDE_FROM_ALL)
 endif()
 
-# scripts/package.sh packs a tree that scripts/bundle.py has completed, hence the few dependencies.
+# scripts/package.sh packs a tree after scripts/bundle.py has added its libraries, so the package has few dependencies.
 set(CPACK_PACKAGE_NAME onnx-fsdp)
 set(CPACK_PACKAGE_VENDOR onnx-fsdp)
 set(CPACK_PACKAGE_CONTACT "the developers of onnx-fsdp")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs a compilation by nvcc and leaves, beside the object FILE.o, what tests/ptx.py reads: FILE.o.usage, what ptxas says of
-# registers, shared memory and spills, and FILE.o.ptx/, the PTX of each architecture. Nothing is compiled twice.
+# Runs a compilation by nvcc and keeps files for tests/ptx.py next to the object FILE.o. FILE.o.usage has ptxas's report
+# on registers, shared memory and spills. FILE.o.ptx/ has the PTX for each architecture. Nothing is compiled twice.
 #
 #   keep_ptx.sh NVCC ARGUMENT... -o FILE.o
 set -euo pipefail

@@ -1,5 +1,5 @@
-# The kind of processor, OFSDP_PROCESSOR: x86 or aarch64. Folders of that name, here and beside the sources, hold what only
-# this kind has; ofsdp_leave_out_others drops the others from a list of sources.
+# Sets the kind of processor, OFSDP_PROCESSOR: x86 or aarch64. Folders with these names, here and next to the sources,
+# have the code for only that kind. ofsdp_leave_out_others drops the other folders from a list of sources.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(OFSDP_PROCESSOR x86)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
@@ -9,7 +9,7 @@ else()
 endif()
 include(${CMAKE_CURRENT_LIST_DIR}/${OFSDP_PROCESSOR}/flags.cmake)
 
-# Folders that CMake chooses between by the processor and by the libraries that there are.
+# CMake chooses between these folders by the processor and by the available libraries.
 function(ofsdp_leave_out_others list)
   set(others x86 aarch64 onednn without_onednn codecs without_codecs curl without_curl)
   list(REMOVE_ITEM others ${OFSDP_PROCESSOR} ${OFSDP_ONEDNN_FOLDER} ${OFSDP_CODECS_FOLDER} ${OFSDP_CURL_FOLDER})
@@ -19,6 +19,6 @@ function(ofsdp_leave_out_others list)
   set(${list} ${${list}} PARENT_SCOPE)
 endfunction()
 
-# OFSDP_MULTIARCH of this kind, as "kernels/cpu/multiarch.h".
+# The definition of OFSDP_MULTIARCH for this processor, as "kernels/cpu/multiarch.h".
 configure_file(${CMAKE_CURRENT_LIST_DIR}/../kernels/cpu/${OFSDP_PROCESSOR}/multiarch.h
   ${PROJECT_BINARY_DIR}/generated/kernels/cpu/multiarch.h COPYONLY)

@@ -1,63 +1,64 @@
-# How our own targets are compiled, and the two functions that make them. Sources are globbed at every build: adding a
-# file needs no change here.
+# The compilation of our own targets, and the functions that make them. Every build globs the sources: adding a file
+# needs no change here.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
-# Kernels are compiled with -O3 (kernels/CMakeLists.txt), and the few loops outside of them that touch every element.
+# Kernels (kernels/CMakeLists.txt) and the few other loops over all elements are compiled with -O3.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
 set(CMAKE_CXX_FLAGS_DEBUG "-Og -g1 -fno-omit-frame-pointer -D_GLIBCXX_ASSERTIONS")
 
 find_program(OFSDP_CCACHE ccache)
 mark_as_advanced(OFSDP_CCACHE)
 if(OFSDP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # A second clone on this machine finds the objects of the first: paths below the source folder count as relative.
-  # `cmake -E env` would start in 9 milliseconds, env does in one.
+  # A second clone on this machine finds the objects of the first, because paths below the source folder count as
+  # relative. `cmake -E env` would start in 9 milliseconds; env starts in one.
   set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
     CCACHE_SLOPPINESS=pch_defines,time_macros ${OFSDP_CCACHE})
 endif()
 
-# [Note: the same bits everywhere] The vector body and the scalar tail of a loop must round alike, so products are not
-# contracted into FMAs behind our back (kernels/cpu/vector_math.h says where they are) and -ffast-math is never used. What
-# remains (no errno, no traps) changes no value.
-# The baseline is that of the kind of processor (cmake/processor.cmake).
+# [Note: the same bits everywhere] The vector body and the scalar tail of a loop must round alike. So the compiler
+# contracts no products into FMAs (kernels/cpu/vector_math.h has the explicit ones), and -ffast-math is never used. The
+# two remaining flags (no errno, no traps) change no value.
+# The baseline depends on the kind of processor (cmake/processor.cmake).
 add_library(ofsdp_flags INTERFACE)
 target_compile_options(ofsdp_flags INTERFACE ${OFSDP_BASELINE} -ffp-contract=off -fno-math-errno -fno-trapping-math)
-# Looking for what deserves a warning is a few hundredths of the time to compile, so a build with sanitizers does it in
-# the tests alone (tests/CMakeLists.txt), some of which no other build compiles.
+# Warnings take a few hundredths of the time to compile. A build with sanitizers turns them on only in the tests
+# (tests/CMakeLists.txt): no other build compiles some of these.
 set(ofsdp_warnings -Wall -Wextra $<$<BOOL:${OFSDP_WERROR}>:-Werror>)
 if(NOT OFSDP_SANITIZE)
   target_compile_options(ofsdp_flags INTERFACE ${ofsdp_warnings})
 endif()
-# GCC 12 reports these two falsely about inlined std::vector and std::string.
+# GCC 12 gives these two warnings falsely for inlined std::vector and std::string.
 target_compile_options(ofsdp_flags INTERFACE -Wno-maybe-uninitialized -Wno-restrict)
-# A joint file fills the compiler's heap several times; looking for garbage only from 1 GB on saves a twentieth of the time.
+# A joint file fills the compiler's heap several times. Garbage collection only from 1 GB on saves a twentieth of the
+# time.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(ofsdp_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=1000000>)
 endif()
-# [Note: hardening] What a bug in a reader of files or of the network would need is made hard: canaries, checked sizes of
-# library calls, guarded stacks, landing pads, and tables of addresses that are read-only once the program runs. Functions
-# of hot loops, which OFSDP_MULTIARCH marks, have no canary. tests/procs/hardening_test.cpp looks at the program.
+# [Note: hardening] Several flags make a bug in a reader of files or of the network hard to exploit: canaries, checked
+# sizes in library calls, guarded stacks, landing pads, and address tables that are read-only after the start. Functions
+# of hot loops, marked with OFSDP_MULTIARCH, have no canary. tests/procs/hardening_test.cpp inspects the program.
 target_compile_options(ofsdp_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-fstack-protector-strong;-fstack-clash-protection;${OFSDP_LANDING_PADS}>)
 target_link_options(ofsdp_flags INTERFACE LINKER:-z,relro,-z,now)
 set(OFSDP_FORTIFY 3)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
   set(OFSDP_FORTIFY 2)
 endif()
-if(NOT OFSDP_SANITIZE) # which check more, and do not know the checking calls
+if(NOT OFSDP_SANITIZE) # sanitizers check more, and do not know the checking calls
   target_compile_options(ofsdp_flags INTERFACE
     $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<CONFIG:Release>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=${OFSDP_FORTIFY}>)
 endif()
-# Libraries of ours lie next to the program, wherever it was copied to. What is installed has one path, there and in the
-# build folder (cmake/install.cmake): CMake ends a path that it means to replace with a colon, and to the loader that is
-# the folder that the program is started in, where a stranger's files may lie.
+# Our libraries are next to the program, wherever it is copied. Installed targets have the same run path in the build
+# folder (cmake/install.cmake). Otherwise CMake would append a colon to the path for a later replacement. To the loader
+# the empty entry means the current folder, which may have a stranger's files.
 set(CMAKE_BUILD_RPATH "$ORIGIN")
 set(CMAKE_INSTALL_RPATH "$ORIGIN" "$ORIGIN/../lib")
 target_include_directories(ofsdp_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_link_libraries(ofsdp_flags INTERFACE Threads::Threads)
-# lld links the tests, a whole program each, in a fourth of the time of the default linker, gold in half of it.
-# libonnx_fsdp.so is linked by the default one, what users run.
+# Each test program contains the whole product. lld links it in a fourth of the default linker's time, gold in half of
+# it. The default linker links libonnx_fsdp.so, the library that users run.
 include(CheckLinkerFlag)
 foreach(linker lld gold)
   check_linker_flag(CXX -fuse-ld=${linker} OFSDP_HAVE_${linker})
@@ -69,25 +70,28 @@ endforeach()
 if(OFSDP_SANITIZE)
   target_compile_options(ofsdp_flags INTERFACE -fsanitize=${OFSDP_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(ofsdp_flags INTERFACE -fsanitize=${OFSDP_SANITIZE})
-  # A fifth of the time to compile, for what AddressSanitizer reports too (null, beyond an object) or what no source here
-  # does (a virtual call through a pointer of another type; offsets of half of the address space).
+  # These checks cost a fifth of the time to compile. AddressSanitizer also reports some of their errors (null, beyond
+  # an object). No source here makes the others (a virtual call through a pointer of another type; offsets of half of
+  # the address space).
   if(OFSDP_SANITIZE MATCHES "undefined")
     target_compile_options(ofsdp_flags INTERFACE -fno-sanitize=null,vptr,object-size,pointer-overflow)
-    # Another fifth. Addresses are looked at where they come from the bytes of files and of other ranks, and in kernels.
+    # The alignment check costs another fifth. It is on in the code that computes addresses from bytes of files or of
+    # other ranks, and in kernels.
     target_compile_options(ofsdp_flags INTERFACE
       $<$<NOT:$<BOOL:$<TARGET_PROPERTY:OFSDP_CHECKS_ALIGNMENT>>>:-fno-sanitize=alignment>)
   endif()
-  # At a fixed address: UndefinedBehaviorSanitizer describes each check, and those are millions of relocations else.
+  # Programs have a fixed address: else UndefinedBehaviorSanitizer's descriptions of its checks need millions of
+  # relocations.
   target_link_options(ofsdp_flags INTERFACE $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-no-pie>)
 endif()
 
-# [Note: precompiled headers] Half of a compiler's time goes into headers that are not ours, so those of the standard
-# library are parsed once for all libraries and those of GoogleTest once for all tests. A missing #include stays hidden
-# that way: tests/headers.py checks that each header includes what it uses.
+# [Note: precompiled headers] A compiler spends half of its time on external headers. So the standard library's headers
+# are parsed once for all libraries, and GoogleTest's once for all tests. This hides a missing #include, so
+# tests/headers.py checks that each header includes the names it uses.
 option(OFSDP_PRECOMPILE "Parse the headers of the standard library once for all libraries" ON)
 
-# ofsdp_precompiled(NAME HEADERS header... [LIBS target...] [OPTIONS option...]): headers for
-# target_precompile_headers(TARGET REUSE_FROM NAME) of targets with the same definitions.
+# ofsdp_precompiled(NAME HEADERS header... [LIBS target...] [OPTIONS option...]): precompiles headers for targets with
+# the same definitions; each calls target_precompile_headers(TARGET REUSE_FROM NAME).
 function(ofsdp_precompiled name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "HEADERS;LIBS;OPTIONS")
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/${name}.cpp CONTENT "")
@@ -104,11 +108,11 @@ if(OFSDP_PRECOMPILE)
   ofsdp_precompiled(ofsdp_standard_headers HEADERS ${standard_headers})
 endif()
 
-# [Note: joint compilation] The files of a folder are compiled together, up to twelve in one translation unit: headers are
-# parsed and templates instantiated once for all of them, in less than half of the processor time. So a name of an
-# unnamed namespace is unique in its folder. A long unit inlines less of the code that plans, not of hot loops: those are
-# functions of their own (OFSDP_MULTIARCH, fastest_version), whose parts are always inlined.
-# -DOFSDP_JOINT=OFF compiles each file by itself, for who changes one often.
+# [Note: joint compilation] Up to twelve files of a folder are compiled as one translation unit. Headers are parsed and
+# templates instantiated once for all of them, in less than half of the processor time. So a name in an unnamed
+# namespace must be unique in its folder. The compiler inlines less planning code in a long unit, but not less of hot
+# loops: these are separate functions (OFSDP_MULTIARCH, fastest_version), and their parts are always inlined.
+# -DOFSDP_JOINT=OFF compiles each file by itself; this is faster if one file changes often.
 option(OFSDP_JOINT "Compile the files of a folder together" ON)
 set(OFSDP_JOINT_FILES 12)
 
@@ -133,9 +137,9 @@ function(ofsdp_compile_jointly target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
-# ofsdp_library(NAME [SOURCES file...] [LIBS target...] [OPTIONS option...]): a static library, or an empty target while it
-# has no source. With options of its own it has precompiled headers of its own: <immintrin.h> ends with a pragma that
-# brings back the optimization that the headers were compiled with, for all that follows in the file (GCC 12).
+# ofsdp_library(NAME [SOURCES file...] [LIBS target...] [OPTIONS option...]): a static library, or an empty target
+# without sources. A library with OPTIONS gets its own precompiled headers. Otherwise the pragma at the end of
+# <immintrin.h> would restore the headers' optimization level for the rest of the file (GCC 12).
 function(ofsdp_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS;OPTIONS")
   if(arg_SOURCES)
@@ -154,8 +158,9 @@ function(ofsdp_library name)
   endif()
 endfunction()
 
-# ofsdp_module(NAME SOURCES file... [LIBS target...]): a shared library that a program loads while it runs. Names of the
-# libraries in it stay its own: an exported clone (OFSDP_MULTIARCH) would be resolved before the calls of its resolver are.
+# ofsdp_module(NAME SOURCES file... [LIBS target...]): a shared library that a program loads at run time. It does not
+# export names of the libraries in it: the loader would resolve an exported clone (OFSDP_MULTIARCH) before the calls in
+# the clone's resolver.
 function(ofsdp_module name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
   add_library(${name} MODULE ${arg_SOURCES})
@@ -167,8 +172,8 @@ function(ofsdp_module name)
   endif()
 endfunction()
 
-# Code that runs once, before training, or as little in a step as the loop over its operations, takes two thirds of the
-# time to compile with -O1.
+# For code that runs once before training, or only loops over the operations in a step. -O1 compiles in two thirds of
+# the time.
 function(ofsdp_optimize_less target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()

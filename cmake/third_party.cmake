@@ -1,6 +1,6 @@
-# Finds every library we use. What Debian has comes from Debian; oneDNN and ONNX come from third_party/prefix, which
-# scripts/setup.sh fills once for all presets. They are not built with our sanitizers. The preset aarch64 has a folder of
-# its own, which scripts/aarch64.sh fills.
+# Finds every library we use. Debian provides most of them. scripts/setup.sh puts oneDNN and ONNX into
+# third_party/prefix, once for all presets and without our sanitizers. The preset aarch64 has a separate folder;
+# scripts/aarch64.sh fills it.
 set(tp ${PROJECT_SOURCE_DIR}/third_party)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${tp}/requirements.txt ${PROJECT_SOURCE_DIR}/scripts/setup.sh)
 set(setup setup.sh)
@@ -21,7 +21,7 @@ find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(TBB REQUIRED CONFIG)
 find_package(ZLIB REQUIRED)
-# The wheel of oneDNN is for x86-64. Without a build of it OpenBLAS multiplies, for convolutions too.
+# The oneDNN wheel is for x86-64. Without oneDNN, OpenBLAS computes products, also for convolutions.
 if(OFSDP_PROCESSOR STREQUAL "x86")
   find_package(dnnl 3.2 REQUIRED CONFIG)
 else()
@@ -33,7 +33,7 @@ if(TARGET DNNL::dnnl)
   set(OFSDP_ONEDNN DNNL::dnnl)
   set(OFSDP_ONEDNN_FOLDER onednn)
 endif()
-# Images: without these libraries the build reads none.
+# Images: without these libraries the build cannot read images.
 find_package(PNG)
 find_package(JPEG)
 set(OFSDP_CODECS)
@@ -42,14 +42,16 @@ if(PNG_FOUND AND JPEG_FOUND)
   set(OFSDP_CODECS PNG::PNG JPEG::JPEG)
   set(OFSDP_CODECS_FOLDER codecs)
 endif()
-# Addresses: libcurl is loaded when one is named, and here only its header is used. Without it the build reads none.
+# Files at addresses: the program loads libcurl when a run names an address. The build needs only its header; without it
+# the build cannot read addresses.
 find_path(OFSDP_CURL_INCLUDE curl/curl.h)
 mark_as_advanced(OFSDP_CURL_INCLUDE)
 set(OFSDP_CURL_FOLDER without_curl)
 if(OFSDP_CURL_INCLUDE)
   set(OFSDP_CURL_FOLDER curl)
 endif()
-# Parquet files: Arrow's reader, in a library of its own that is compiled against the wheel. Without it the build reads none.
+# Parquet files: Arrow's reader, in a separate library that is compiled against the wheel. Without it the build cannot
+# read parquet files.
 set(OFSDP_PYARROW)
 if(NOT CMAKE_CROSSCOMPILING AND OFSDP_PROCESSOR STREQUAL "x86")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${tp}/pyarrow.txt)
@@ -71,7 +73,8 @@ find_library(OFSDP_SODIUM sodium REQUIRED)
 find_library(OFSDP_PCRE2 pcre2-8 REQUIRED)
 find_library(OFSDP_UTF8PROC utf8proc REQUIRED)
 mark_as_advanced(OFSDP_SODIUM OFSDP_PCRE2 OFSDP_UTF8PROC)
-# The build that runs on libgomp's pool, wherever Debian's alternatives point: libofsdp_openblas.so has its folder in RUNPATH.
+# OpenBLAS's build on libgomp's thread pool, regardless of Debian's alternatives: libofsdp_openblas.so has its folder in
+# RUNPATH.
 find_library(OFSDP_OPENBLAS openblas REQUIRED NO_DEFAULT_PATH
   PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp)
 find_path(OFSDP_OPENBLAS_INCLUDE cblas.h REQUIRED NO_DEFAULT_PATH

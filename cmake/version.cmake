@@ -1,4 +1,4 @@
-# OFSDP_VERSION, "0.3.0": the one place is library/onnx_fsdp.h.
+# Sets OFSDP_VERSION, such as "0.3.0", from its only definition, in library/onnx_fsdp.h.
 set(header ${CMAKE_CURRENT_LIST_DIR}/../library/onnx_fsdp.h)
 file(STRINGS ${header} OFSDP_VERSION REGEX "^#define ONNX_FSDP_VERSION_(MAJOR|MINOR|PATCH) [0-9]+$")
 list(TRANSFORM OFSDP_VERSION REPLACE "^.* " "")

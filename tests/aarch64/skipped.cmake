@@ -1,6 +1,6 @@
-# Tests that a cross build does not run, by name, with the reason; CTest shows these entries as disabled.
+# Lists the tests that a cross build skips, by name, with the reason. CTest shows these entries as disabled.
 
-# ofsdp_skip(REASON entry...)
+# ofsdp_skip(REASON entry...): disables the entries.
 function(ofsdp_skip reason)
   foreach(entry IN LISTS ARGN)
     if(TEST ${entry})
