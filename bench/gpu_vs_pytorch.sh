@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # fsdp-run against PyTorch on one GPU, in turn (A B A B) in one run: BERT-base with 128 and 512 tokens, GPT-2 124M with
-# 1024, all in bfloat16 with float32 master weights and AdamW, 65536 tokens a step, without masks and, -mask, with texts
-# that fill half to all of a row; and the MNIST sample's network in float32, batch 64. Prints a line a run as it goes,
-# then a table of median ratios next to the goals; a part that fails is a line with the reason. One pair each takes
-# about 8 minutes on an H200; then nothing new begins.
+# 1024, all in bfloat16 with float32 master weights and AdamW, 65536 tokens a step. They run without masks and, as
+# -mask, with texts that fill half to all of a row. Also the MNIST sample's network in float32, batch 64. Prints a line
+# for each run at once, then a table of median ratios next to the goals; a failed part is a line with the reason. One
+# pair of each takes about 8 minutes on an H200; then nothing new begins.
 #
 #   bench/gpu_vs_pytorch.sh [--models mnist,bert-128,gpt2-1024,bert-512,bert-512-mask,gpt2-1024-mask] [--pairs 1] [--steps 10] [--batch MODEL=N]...
 #                           [--minutes 8] [--results FILE] [--log FILE]

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds the documentation site of the Markdown in the repository: build/site/index.html, which a browser opens without a
-# server or a network, search included. A link that leads nowhere, or a page that the contents lack, fails the build.
+# Builds the documentation site from the repository's Markdown: build/site/index.html. A browser opens it without a
+# server or a network, with search. A dead link, or a page that is missing from the contents, fails the build.
 #
 #   docs/build.sh [FOLDER]      default: build/site
 #
-# Sphinx comes from PyPI once, pinned by docs/site/requirements.txt, into build/docs. Exit status 77, which CTest shows as
-# skipped, when it cannot be had.
+# Installs Sphinx from PyPI once into build/docs, pinned by docs/site/requirements.txt. Exit status 77, which CTest
+# shows as skipped, if Sphinx is unavailable.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 site=${1:-build/site}
@@ -31,7 +31,7 @@ export PYTHONPATH=$store/python PYTHONDONTWRITEBYTECODE=1
 "$python" -m sphinx -q -W --keep-going -j auto -E -d "$store/doctrees" -c docs/site -b html . "$site"
 cp "$site/README.html" "$site/index.html"
 
-# The search must find the page on a first user's words, as its script does: every stemmed word in the same page.
+# The search must find a page for a first user's words. As in the search script, every stemmed word must be on the page.
 "$python" - "$site/searchindex.js" hugging face fine tune <<'END'
 import json, sys
 from snowballstemmer import stemmer

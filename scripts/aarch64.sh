@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# Builds for 64-bit Arm on an x86-64 Debian 12 (root or sudo) and runs the tests that qemu-user can run: docs/internals/aarch64.md.
+# Builds for 64-bit Arm on an x86-64 Debian 12 (root or sudo) and runs the tests that qemu-user can run
+# (docs/internals/aarch64.md).
 #
 #   scripts/aarch64.sh                     all of it: packages, fsdp-run and tests, the labels unit and ops
-#   scripts/aarch64.sh --setup             the cross compiler, qemu-user, arm64 libraries and ONNX alone
-#   scripts/aarch64.sh -R ops.conformance  some of the tests, in ctest's words, after the build
+#   scripts/aarch64.sh --setup             only the cross compiler, qemu-user, arm64 libraries and ONNX
+#   scripts/aarch64.sh -R ops.conformance  some of the tests, with ctest's options, after the build
 #
 # The arm64 packages are unpacked into third_party/aarch64/sysroot: this machine's own packages stay as they are.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 tp=$root/third_party/aarch64
 tools=(g++-aarch64-linux-gnu qemu-user-static)
-# The C library as well: the compiler looks for it in the sysroot.
+# Includes the C library: the compiler looks for it in the sysroot.
 libraries=(
   libc6-dev libstdc++6 libgcc-s1 libgomp1
   zlib1g-dev libprotobuf-dev libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libsodium-dev libopenblas-openmp-dev libtbb-dev
   libpcre2-dev libutf8proc-dev
-  libpng-dev libjpeg62-turbo-dev # images; without them a build reads none
+  libpng-dev libjpeg62-turbo-dev # images; without them a build cannot read images
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 
@@ -30,8 +31,8 @@ install_tools() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${tools[@]}" >&2
 }
 
-# A configuration of apt for another architecture, with nothing installed: it names every package that the libraries need.
-# Packages come from where this machine's own come from.
+# A configuration of apt for another architecture, with no installed package: apt then names every package that the
+# libraries need. It uses this machine's package sources.
 write_apt_configuration() {
   local mirror
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Codename: bookworm' 'Component: main' | head -n 1)
@@ -81,6 +82,6 @@ unpack_libraries
 cd "$root"
 cmake --preset aarch64
 cmake --build --preset aarch64 --target fsdp-run test_unit test_ops
-# Tests of the CUDA library are programs of their own, which no build for this processor is about.
+# Tests of the CUDA library are separate programs, and are not for this processor.
 [ $# = 0 ] && set -- -L '^(unit|ops)$' -E '^unit[.](cuda_.*|nccl|chain_source)$'
 ctest --preset aarch64 "$@"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Makes, in build/package, a portable archive and a Debian package, with all that a plain system lacks: for glibc 2.34 or
-# newer, as scripts/wheel.sh. Before: the build of BUILD_FOLDER (default build/release).
+# Makes a portable archive and a Debian package in build/package, with all libraries that a plain system lacks. They run
+# on glibc 2.34 or newer, as the wheel from scripts/wheel.sh. Build BUILD_FOLDER first (default build/release).
 #
 #   scripts/package.sh [BUILD_FOLDER]
-#   scripts/package.sh --tree FOLDER [BUILD_FOLDER]    the program and its libraries alone, unpacked
+#   scripts/package.sh --tree FOLDER [BUILD_FOLDER]    only the program and its libraries, unpacked
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=$PWD/build/package

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes a release in build/release-VERSION: wheels, archive, Debian package, image recipe, notes and checksums. Then each is
-# installed in an empty folder without the source, and has to run the demo. Publishes nothing.
+# Makes a release in build/release-VERSION: wheels, archive, Debian package, image recipe, notes and checksums. Then
+# installs each in an empty folder without the source, and runs the demo. Publishes nothing.
 #
 #   scripts/release.sh [BUILD_FOLDER]          default: build/release, which must be built
 #
-# Before: set the version in library/onnx_fsdp.h, and date its section in CHANGELOG.md. The tree must be committed.
-# The wheel with the CUDA library is made if build/cuda has been configured (`cmake --preset cuda`).
+# First set the version in library/onnx_fsdp.h, add the date to its section in CHANGELOG.md, and commit the tree. It
+# makes the wheel with the CUDA library if build/cuda has been configured (`cmake --preset cuda`).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build=${1:-build/release}
@@ -35,7 +35,7 @@ scripts/wheel.sh "$build"
 cp build/wheel/*.whl "$out"
 
 step "image recipe"
-# The image of a release holds the archive, so it has the bits of the other ways.
+# A release's image contains the archive, so it has the same files as the other packages.
 cat >"$out/Dockerfile" <<END
 FROM debian:12-slim
 ADD onnx-fsdp-$version-linux-x86_64.tar.gz /opt
@@ -48,7 +48,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cd "$scratch"
 
-# Runs the demo of a program in an empty folder, with nothing but the system's own paths.
+# Runs a program's demo in an empty folder, with only the system's own paths.
 demo() { # demo NAME PROGRAM
   mkdir "$scratch/demo-$1"
   (cd "$scratch/demo-$1" && env -i HOME="$scratch" PATH=/usr/bin:/bin "$2" demo >log 2>&1) ||

@@ -1,32 +1,32 @@
 #!/usr/bin/env bash
-# Installs all that the build needs on Debian 12, as root or with sudo. Safe to run again: with nothing missing it
-# takes well under a second and touches no network.
+# Installs everything that the build needs on Debian 12, as root or with sudo. It is safe to run again: if nothing is
+# missing, it takes well under a second and uses no network.
 #
 #   scripts/setup.sh                 Debian packages, then the third-party part
-#   scripts/setup.sh --third-party   the third-party part alone: no root needed (CMake calls this when it is missing)
+#   scripts/setup.sh --third-party   only the third-party part: no root needed (CMake calls this if it is missing)
 #   scripts/setup.sh --aarch64       ONNX for aarch64, by the cross compiler (scripts/aarch64.sh brings it)
-#   scripts/setup.sh --parquet       Arrow's reader of parquet files (CMake calls this; without it a build reads none)
-#   scripts/setup.sh --cudnn-frontend  what the CUDA library takes of cuDNN's headers (CMake calls this for OFSDP_CUDA=ON)
+#   scripts/setup.sh --parquet       Arrow's reader for parquet files (CMake calls this; a build without it reads none)
+#   scripts/setup.sh --cudnn-frontend  cuDNN headers for the CUDA library (CMake calls this for OFSDP_CUDA=ON)
 #
-# The third-party part is pinned by hash in third_party/requirements.txt: downloads go to third_party/dist; oneDNN is
-# unpacked and ONNX is built, once for all presets, into third_party/prefix.
+# third_party/requirements.txt pins the third-party part by hash. Downloads go to third_party/dist. oneDNN is unpacked
+# and ONNX is built into third_party/prefix, once for all presets.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 tp=$root/third_party
 python=/usr/bin/python3 # Debian's own, whatever other interpreters PATH has
-unset PYTHONPATH        # with that of `pip wheel`, which calls CMake, it would not find its own pip
+unset PYTHONPATH        # with the one from `pip wheel`, which calls CMake, Python would not find pip
 
 packages=(
   g++ cmake ninja-build ccache lld clang-format ca-certificates python3 python3-pip
   libprotobuf-dev protobuf-compiler zlib1g-dev
   libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libsodium-dev libopenblas-openmp-dev libtbb-dev
   libpcre2-dev libutf8proc-dev
-  libcurl4-openssl-dev           # its header, for files at addresses; without it a build reads none
-  libpng-dev libjpeg62-turbo-dev # images; without them a build reads none
+  libcurl4-openssl-dev           # its header, for files at addresses; optional
+  libpng-dev libjpeg62-turbo-dev # images; optional
   libgtest-dev libgmock-dev libbenchmark-dev
   libopenmpi-dev openmpi-bin libmpich-dev mpich # libraries loaded at run time: fsdp-run links neither
   python3-numpy procps                          # tests of the Python package
-  iproute2                                      # tests make hosts of network namespaces
+  iproute2                                      # tests use network namespaces as hosts
 )
 
 say() { echo "setup: $*" >&2; }
@@ -49,7 +49,7 @@ install_packages() {
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
 }
 
-# True when every pinned file lies in third_party/dist with the right content.
+# True if third_party/dist has every pinned file with the right content.
 have_downloads() {
   local sums pin
   sums=$(sha256sum "$tp"/dist/* 2>/dev/null) || return 1
@@ -109,7 +109,7 @@ third_party() {
   echo "$want" >"$stamp"
 }
 
-# ONNX alone: there is no wheel of oneDNN for aarch64. The toolchain is the one of the preset aarch64.
+# Only ONNX: oneDNN has no wheel for aarch64. It uses the toolchain of the preset aarch64.
 third_party_aarch64() {
   exec 9<"$tp/requirements.txt"
   flock 9
@@ -125,7 +125,8 @@ third_party_aarch64() {
   echo "$want" >"$stamp"
 }
 
-# Headers alone, of the wheel's include folder, with their licences; where it cannot be had the CUDA library is built without cuDNN.
+# Installs only headers, from the wheel's include folder, with their licences. If the wheel is unavailable, the CUDA
+# library is built without cuDNN.
 cudnn_frontend() {
   local folder=$tp/cudnn_frontend stamp=$tp/cudnn_frontend/.stamp want
   exec 8<"$tp/cudnn_frontend.txt"
@@ -143,7 +144,7 @@ cudnn_frontend() {
   echo "$want" >"$stamp"
 }
 
-# The headers and two libraries of pyarrow's wheel, which needs nothing else of it.
+# Installs the headers and two libraries from pyarrow's wheel; they need no other part of it.
 parquet() {
   local folder=$tp/pyarrow stamp=$tp/pyarrow/.stamp want
   exec 7<"$tp/pyarrow.txt"

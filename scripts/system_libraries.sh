@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Copies into ROOT/ what a tree of scripts/package.sh leaves to the system, and makes the folders that programs expect.
+# Copies into ROOT/ the system libraries that a tree from scripts/package.sh needs, and makes the folders that programs
+# expect.
 #
 #   scripts/system_libraries.sh ROOT      with the tree in ROOT/usr
 set -euo pipefail

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Makes build/wheel/onnx_fsdp-VERSION-py3-none-manylinux_2_34_x86_64.whl, which holds all that a plain system lacks and runs
-# on glibc 2.34 or newer (RHEL 9, Ubuntu 22.04, Debian 12) with any Python since 3.9. Needs what scripts/setup.sh installs
-# and, for packaging tools, a Python package index. A build folder is built up, not made anew.
+# Makes build/wheel/onnx_fsdp-VERSION-py3-none-manylinux_2_34_x86_64.whl with all libraries that a plain system lacks.
+# It runs on glibc 2.34 or newer (RHEL 9, Ubuntu 22.04, Debian 12) with any Python since 3.9. Needs the packages from
+# scripts/setup.sh and, for packaging tools, a Python package index. It builds in an existing build folder.
 #
 #   scripts/wheel.sh [BUILD_FOLDER]            default: build/release
-#   scripts/wheel.sh --cuda [BUILD_FOLDER]     default: build/cuda; makes onnx_fsdp_cuda-VERSION-..., libofsdp_cuda.so alone,
-#                                              by nvcc of CUDA 13
+#   scripts/wheel.sh --cuda [BUILD_FOLDER]     default: build/cuda; makes onnx_fsdp_cuda-VERSION-... with only
+#                                              libofsdp_cuda.so, by nvcc of CUDA 13
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 project=. package=onnx_fsdp build=build/release
 limit=60 # megabytes
 if [ "${1:-}" = --cuda ]; then
   project=./python/cuda_wheel package=onnx_fsdp_cuda build=build/cuda
-  limit=100 # that of PyPI
+  limit=100 # PyPI's limit
   shift
 fi
 build=$(realpath -m "${1:-$build}") # the project may lie in another folder
@@ -22,7 +22,7 @@ python=/usr/bin/python3
 tools=$PWD/$out/tools
 mkdir -p "$out"
 rm -rf "$out"/{raw,tree} "$out/$package"-*.whl
-rm -f "$build/.skbuild-info.json" # it has scikit-build-core forget the settings of a folder that another run of it built
+rm -f "$build/.skbuild-info.json" # scikit-build-core drops a folder's settings if another run of it built the folder
 
 export PIP_ROOT_USER_ACTION=ignore
 "$python" -m pip install -q --disable-pip-version-check --upgrade --target "$tools" -r scripts/packaging.txt
