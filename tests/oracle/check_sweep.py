@@ -18,11 +18,11 @@ Prints a line for each model, then the counts:
 - loss only: no parameter was compared within the time
 - nothing compared
 - differs: parameter, value, node
-- refused
+- refused, although a run takes the model; or refused as the run is
+- failed
 - late: longer than the limit
 
-Exit status 1 if a model differs, is late, or has only its loss compared, or if `check` refuses a model that a run
-takes.
+Exit status 0 only if every model agrees or is refused as the run is; else 1.
 """
 import argparse
 import json
