@@ -271,8 +271,10 @@ TEST(RandomRounding, KeepsWhatHasNoFraction) {
   }
 }
 
-// The average of squares of 1 and 3 in turns: 5. To nearest, it stays where a step is too short.
-TEST(RandomRounding, AnAverageOfAThousandUpdatesArrives) {
+// A moving average with weight 0.001 of the squares 1 and 9, in turn, reaches their mean, 5, in
+// 8,000 updates. Rounded to nearest it stops early: an update is too short to reach the next
+// bfloat16.
+TEST(RandomRounding, AMovingAverageReachesTheMean) {
   constexpr size_t kCount = 4096;
   const auto advance = [](bool at_random) {
     std::vector<float> v(kCount, 0.0f);

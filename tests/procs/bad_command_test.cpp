@@ -1,5 +1,6 @@
-// Wrong commands: batches that do not divide, options that do not exist or are not built, places
-// where nothing can be written. All are found before the first step.
+// Wrong commands: batches that do not divide, options that do not exist, places where nothing can
+// be written. All are found before the first step. tests/procs/device/device_test.cpp tests
+// --device cuda without a CUDA library.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -161,20 +162,6 @@ TEST(BadCommandTest, PredictionsThatHaveNoRoom) {
     }
     EXPECT_GT(full, 0);
     std::filesystem::remove(folder / name);
-  }
-}
-
-// Each option is refused by name, unless the build has it.
-TEST(BadCommandTest, OptionsThatAreNotBuiltYet) {
-  const ModelFolder folder;
-  const std::vector<Words> all = {{"--device", "cuda"}};
-  for (const Words& words : all) {
-    const Finished run = Program::run(folder.train() + words, {.folder = folder.path()});
-    if (run.status == 0) continue;  // built meanwhile
-    SCOPED_TRACE(format_text("{}", joined(words, " ")));
-    EXPECT_EQ(run.status, 2);
-    expect_one_line(run.err, {words[0], words[1]});
-    EXPECT_FALSE(std::filesystem::exists(folder.output()));
   }
 }
 
