@@ -195,8 +195,8 @@ TEST(Options, HintsKnowTheWordsOfOtherPrograms) {
             "unknown option --tensorboard; use --log tensorboard:DIR");
 }
 
-// Users' commands contain these flags. Other checks of all flags read the table itself, so only this
-// separate list notices a removed or renamed flag. A new flag need not be in it.
+// Users' commands contain these flags. Other checks of all flags read the table itself, so only
+// this separate list notices a removed or renamed flag. A new flag need not be in it.
 TEST(Options, KeepsTheFlagsOfTheContract) {
   const std::vector<OptionEntry> table = option_table();
   for (const char* name : {"strategy",
