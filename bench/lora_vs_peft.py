@@ -4,10 +4,10 @@
     lora_vs_peft.py [--fsdp-run build/release/fsdp-run] [--pairs 3] [--steps 15] [--batch 4] [--layers 8]
                     [--width 512] [--folder DIR]
 
-Both train the same adapters (rank 8, alpha 16, for a block's seven products) on the same Llama-shaped decoder with
-random weights: float32, AdamW, the same rows, one adapter file. They run in turn (A B A B ...), each on two ranks with
-one thread. The peer shards each block and the root with `fully_shard` (gloo). Its model is created without memory, and
-each rank stores only its shards. Prints for every pair:
+Both train the same adapters (rank 8, alpha 16, for a block's seven products). The model is a Llama-shaped decoder with
+random weights. Both use float32, AdamW, the same rows and one adapter file. They run in turn (A B A B ...), each on two
+ranks with one thread. The peer shards each block and the root with `fully_shard` (gloo). Its model is created without
+memory, and each rank stores only its shards. Prints for every pair:
 
 - the median step without the peer's first three, and the largest resident memory of a rank
 - for the peer, also the memory of its libraries before a model exists; for fsdp-run, the planned memory

@@ -5,10 +5,9 @@ ranks.
     bench/predicted_steps.py [--ranks 1,2,4] [--strategies no_shard,full_shard] [--steps 60] [MODEL.onnx ...]
 
 Default models: the models in samples/. Each row is a plan (`fsdp-run plan --json`, which measures the kernels), a
-run for the median update time, and a short run with `--trace`. Exposed communication is the time in which a rank
-waits, gathers or reduces while it computes nothing: the median update of the rank with the most. Ratios are measured
-/ predicted. Run it on an idle machine: if a prediction changes between calls, the machine is the cause, not the
-plan.
+run for the median update time, and a short run with `--trace`. Communication is exposed while a rank waits, gathers
+or reduces and computes nothing. The figure is the median update of the rank with the most. Ratios are measured /
+predicted. Run it on an idle machine: if a prediction changes between calls, the machine is the cause, not the plan.
 """
 import argparse
 import json

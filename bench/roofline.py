@@ -5,9 +5,10 @@
     bench/roofline.py --keep FOLDER          also keeps the parts of the plans that it read, one file per model
     bench/roofline.py --before FOLDER        also shows another commit's estimate, from its --keep
 
-It counts the nodes and steps of an update from `fsdp-run plan --device cuda --json`: FLOP of products and attention,
-bytes of all other nodes, and launches. A time is a count over an assumed rate. Default rates are an H200's (--products,
---head, --attention, --memory, --gap; the first line of the output repeats them). The estimate omits:
+It counts the nodes and steps of an update from `fsdp-run plan --device cuda --json`. The counts are FLOP of products
+and attention, bytes of all other nodes, and launches. A time is a count over an assumed rate. Default rates are an
+H200's (--products, --head, --attention, --memory, --gap; the first line of the output repeats them). The estimate
+omits:
 
 - bytes from the cache, and products bound by memory
 - stores narrower than the memory's sectors
@@ -16,12 +17,12 @@ bytes of all other nodes, and launches. A time is a count over an assumed rate. 
 
 Updates count as if nothing ran at the same time.
 
-- A product's FLOP follow from its shapes. The head's products have an axis of the vocabulary. If that axis is not a
-  multiple of 8 elements and the plan leaves no room between rows, the operands are not aligned for the fastest kernels.
-  Such a head has its own rate.
+- A product's FLOP follow from its shapes. The head's products have an axis of the vocabulary. For the fastest kernels
+  that axis is a multiple of 8 elements, or the plan leaves room between rows. A head without aligned operands has its
+  own rate.
 - Attention has 2 products forward and 5 backward; a causal mask halves each.
-- Launches of an operator come from the emulated device: it counts the CUDA kernels on its stream in an update of the
-  same network with two narrow layers. Launches of other steps are those in kernels/cuda/device/arithmetic.cu.
+- Launches of an operator come from the emulated device. It counts the CUDA kernels on its stream in an update of the
+  same network with two narrow layers. Launches of other steps are counted from kernels/cuda/device/arithmetic.cu.
 - MFU: a token's FLOP by 6 N and attention (bench/gpu_vs_pytorch.py) over the estimated time and the peak.
 
 Needs build/release/fsdp-run and build/release/tests/device/libemulated_device.so, and the models that

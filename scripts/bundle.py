@@ -4,7 +4,7 @@
     bundle.py TREE [--patchelf PROGRAM] [--wheel]
 
 TREE is a prefix of `cmake --install`, or the part of it in a wheel. The name of a bundled library contains a hash of
-its content, so a process can load it next to another build of the same library. The system provides glibc, libgcc_s,
+its content. So a process can load it next to another build of the same library. The system provides glibc, libgcc_s,
 libstdc++, the MPI libraries and pyarrow's libraries. NVIDIA's libraries are opened at run time.
 Fails if a file needs a newer system than glibc 2.34 with GCC 11 (RHEL 9, Ubuntu 22.04), or if the tree is too large.
 Writes THIRD_PARTY into share/doc/onnx-fsdp, or with --wheel into TREE: the bundled libraries, origins and licences.

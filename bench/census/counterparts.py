@@ -4,21 +4,25 @@
     counterparts.py FOLDER --trainer onnxsim|onnxruntime --results RESULTS.jsonl [--python PYTHON] [--fsdp-run FSDP_RUN]
                     [--files RESULTS_OF_RUN.jsonl] [--every N]
 
-onnxsim 0.8.1: `compile_training_loop` with its momentum optimizer; the first step equals SGD. It needs static shapes
-and a loss in the graph. So the script fixes the file's axes and appends a mean squared error. onnxruntime-training
-1.19.2: `generate_artifacts` with its MSELoss, then `Module` and the parameters' gradients; PYTHON is an interpreter
-that has it. The file gets IR version 10 at most, and labels with a static shape. Both train the float32 initializers
-that fsdp-run trains, or without --fsdp-run all.
+onnxsim 0.8.1 runs `compile_training_loop` with its momentum optimizer; the first step equals SGD. It needs static
+shapes and a loss in the graph. So the script fixes the file's axes and appends a mean squared error.
+onnxruntime-training 1.19.2 runs `generate_artifacts` with its MSELoss, then `Module`, and returns the parameters'
+gradients. PYTHON is an interpreter that has it. The file gets IR version 10 at most, and labels with a static shape.
+Both train the float32 initializers that fsdp-run trains, or without --fsdp-run all.
 
-A file that is refused, crashes or makes `no step` gets a second attempt, `helped`, after changes that a user could
-make. The nodes are sorted, float16 becomes float32, and axes are fixed. onnxsim.simplify folds shape computations and
-merges batch normalizations. The opset is lowered, the outputs of LayerNormalization get names (onnxruntime-training
-needs them), and only weights of two axes or more are trained.
+A file gets a second attempt, `helped`, if it is refused, crashes or makes `no step`. A user could make its changes
+first. The nodes are sorted, float16 becomes float32, and axes are fixed. onnxsim.simplify folds shape computations and
+merges batch normalizations. The opset is lowered, and the outputs of LayerNormalization get names
+(onnxruntime-training needs them). Only weights of two axes or more are trained.
 
 Each file runs in its own process, with LIMIT seconds and MEMORY bytes. The process is forked from one with the loaded
 trainer. The gradient is compared with run.py's differences for the same loss. With --files the script tries only files
-that ONNX Runtime itself evaluates. Verdicts: right, wrong, unresolved (a step ran; the verdict of the gradient check),
-`no step` (the loss is not finite or no parameter moved), refused, crashed (a signal ended the process).
+that ONNX Runtime itself evaluates. Verdicts:
+
+- right, wrong, unresolved: a step ran; the result of the gradient check
+- no step: the loss is not finite or no parameter moved
+- refused
+- crashed: a signal ended the process
 """
 import argparse
 import glob

@@ -4,13 +4,17 @@ variants.
 
     generate.py FOLDER [--only PATTERN] [--seconds 90]
 
-A variant is an exporter (dynamo, torchscript; some with another opset), or the output of a tool for the exported
-file: ONNX Runtime's offline levels, its transformer optimizer with and without float16, quantize_dynamic,
-quantize_static (QDQ per tensor and per channel, QLinear operators), MatMulNBits with 4 and 8 bits, onnxslim,
-onnxsim. Every architecture is exported once or twice. The tools take turns, so each tool meets every family.
-FOLDER/generated.jsonl lists the written files, and the failures of tools with reasons; such a failure is not a
-refusal by fsdp-run. Existing files are kept. Needs torch, onnxscript, transformers, timm, torchvision, onnxruntime,
-onnxslim and onnxsim; without one of these, its variants are missing.
+A variant is an exporter (dynamo, torchscript; some with another opset), or the output of a tool for the exported file:
+
+- ONNX Runtime's offline levels, and its transformer optimizer with and without float16
+- quantize_dynamic, and quantize_static (QDQ per tensor and per channel, QLinear operators)
+- MatMulNBits with 4 and 8 bits
+- onnxslim, onnxsim
+
+Every architecture is exported once or twice. The tools take turns, so each tool meets every family.
+FOLDER/generated.jsonl lists the written files, and the failures of tools with reasons; such a failure is not a refusal
+by fsdp-run. Existing files are kept. Needs torch, onnxscript, transformers, timm, torchvision, onnxruntime, onnxslim
+and onnxsim; without one of these, its variants are missing.
 """
 import argparse
 import copy

@@ -5,8 +5,8 @@
            [--plant scale|zero|roll] [--again]
 
 Inputs for NAME.VARIANT.onnx are the arrays in NAME.npz or NAME.VARIANT.npz next to it. Other files get random inputs by
-their types. The loss compares the first floating output with random labels: cross entropy if its last axis has 2 to 512
-classes, else the mean squared error. A second program answers four questions for each file:
+their types. The loss compares the first floating output with random labels. It is cross entropy if the output's last
+axis has 2 to 512 classes, else the mean squared error. A second program answers four questions for each file:
 
   imports   fsdp-run's first loss equals the loss from ONNX Runtime's outputs, to 2e-5 (float16 files: to 1e-4, against
             the file in float32). With integers: to 1e-3, or four times the change in ONNX Runtime's own loss when

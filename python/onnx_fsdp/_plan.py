@@ -52,8 +52,8 @@ def plan(model, data=None, **options):
 
 
 def check(model, data=None, **options):
-    """Returns the content of `fsdp-run check --json` (docs/internals/correctness.md) for `train` with the same
-    arguments: loss and gradient of the first batch, as training computes them and as the operators' references
-    compute them in double. If they differ, `worst` names the parameter with the largest difference and `node` the
-    first node that differs."""
+    """Compares training with the operators' references, for `train` with the same arguments. Returns the content of
+    `fsdp-run check --json` (docs/internals/correctness.md): loss and gradient of the first batch, as training computes
+    them and as the references compute them in double. If they differ, `worst` names the parameter with the largest
+    difference and `node` the first node that differs."""
     return json.loads(_text_of("check", Request(model, data, options=options)))

@@ -3,9 +3,9 @@
 
     export.py INPUT.TXT       needs torch, onnx, onnxscript, numpy
 
-The model is nanoGPT's (https://github.com/karpathy/nanoGPT, model.py) in the CPU setting of its README, with random
-weights: 4 layers, 4 heads, width 128, context 64, no dropout, no biases, head tied to the embedding. The data are the
-characters of the text as uint16: data/train.bin has the first nine tenths, data/val.bin the rest.
+The model is nanoGPT's (https://github.com/karpathy/nanoGPT, model.py) in the CPU setting of its README. It has random
+weights, 4 layers, 4 heads, width 128, context 64, no dropout, no biases, and a head tied to the embedding. The data
+are the characters of the text as uint16: data/train.bin has the first nine tenths, data/val.bin the rest.
 data/characters.txt maps each number to its character (JSON).
 """
 import json

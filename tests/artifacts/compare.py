@@ -3,9 +3,12 @@ checkpoints.
 
     compare.py FSDP_RUN FOLDER_OF_ARTIFACTS
 
-Compares to 2e-5: the losses of 20 steps on 1, 2 and 3 ranks; then the eval model's loss in ONNX Runtime from our
-checkpoint, and the loss of our eval_model.onnx with embedded weights; the losses of five more steps, with our weights
-and moments.
+Compares to 2e-5:
+
+- the losses of 20 steps on 1, 2 and 3 ranks
+- afterwards the eval model's loss in ONNX Runtime from our checkpoint
+- the loss of our eval_model.onnx with embedded weights
+- the losses of five more steps, with our weights and moments
 """
 import json
 import os

@@ -4,8 +4,8 @@ fixtures under the names in the documents. A command must succeed, unless the bl
 Then it must fail with this line. exceptions.txt lists the commands that do not run as written, with reasons.
 
 The blocks of docs/start.md, and of each page of docs/howto, run one after the other in one folder. In the user
-documents, the output after a prompt must match the commands' output: any number matches any number, "..." any text, and
-a line "..." any lines.
+documents, the output after a prompt must match the commands' output. A number matches any number, "..." any text, and a
+line "..." any lines.
 
     run_blocks.py FSDP_RUN [FILE...]   all documents, or some
     run_blocks.py --list               the blocks and the treatment of each

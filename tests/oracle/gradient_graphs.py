@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the output of `fsdp-run make-training --form graph` with onnx: the checker (full_check) accepts it, and the
+"""Checks the output of `fsdp-run make-training --form graph` with onnx. The checker (full_check) accepts it. The
 reference evaluator's loss and gradients equal a training run's.
 
     gradient_graphs.py FSDP_RUN MODEL DATA_FOLDER [--batch N] [option ...]      needs onnx and numpy

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/builder: a small decoder from onnxruntime-genai's model builder (GroupQueryAttention, packed q,
-k and v, past inputs), rows of unequal length with their attention_mask, and the losses of training.
+"""Writes tests/fixtures/builder: a small decoder from onnxruntime-genai's model builder, data, and the losses of
+training.
 
     make_builder.py [FOLDER]      needs numpy, onnx, onnxruntime-genai, torch and transformers
 
-losses.txt: AdamW (lr 0.004, weight decay 0.1, betas 0.9 and 0.95), batches of 8 in order, norms clipped to 1, in
-PyTorch with the original module and the same mask.
+The decoder has GroupQueryAttention, packed q, k and v, and past inputs. The data are rows of unequal length with their
+attention_mask. losses.txt is from PyTorch with the original module and the same mask: AdamW (lr 0.004, weight decay
+0.1, betas 0.9 and 0.95), batches of 8 in order, norms clipped to 1.
 """
 import pathlib
 import subprocess

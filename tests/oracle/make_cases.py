@@ -3,9 +3,9 @@
 
     make_cases.py [NAME...]     needs torch, transformers, onnx, onnxscript, numpy; run by hand, the result is committed
 
-A case has dynamo.onnx and legacy.onnx (the same weights; more in EXPORTS), data/NAME.npy, and losses.txt: the losses of
-ten AdamW steps (rate 1e-3) on rows 8 s .. 8 s + 7, float32, one thread. The script moves constant initial weights a
-little, because the legacy exporter ties equal weights.
+A case has dynamo.onnx and legacy.onnx (the same weights; more in EXPORTS), data/NAME.npy, and losses.txt. The losses
+are from ten AdamW steps (rate 1e-3) on rows 8 s .. 8 s + 7, in float32 with one thread. The script moves constant
+initial weights a little, because the legacy exporter ties equal weights.
 """
 import os
 import sys

@@ -5,8 +5,8 @@
 
 If ONNX Runtime is installed, it must agree with the first loss.
 
-Each folder has model.onnx, data/NAME.npy, data/labels.npy and losses.txt: the losses of SGD (lr 0.2, momentum 0.9,
-batches of 8 in order) from a PyTorch model with frozen weights dequantized in double.
+Each folder has model.onnx, data/NAME.npy, data/labels.npy and losses.txt. The losses are from a PyTorch model with
+frozen weights dequantized in double: SGD (lr 0.2, momentum 0.9, batches of 8 in order).
 
   nbits    com.microsoft: GatherBlockQuantized, MatMulNBits with 4 bits and zero points, with float zero points and
            g_idx, and with 8 bits and a bias

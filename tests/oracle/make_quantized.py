@@ -294,7 +294,7 @@ def conv_model():
 
 
 def mixed_model():
-    """Returns a model of operators with a QLinear form, without those in conv_model."""
+    """Returns a model of operators with a QLinear form that conv_model lacks."""
     r = np.random.default_rng(4)
     w = lambda *s: r.normal(0, 0.5, s).astype(np.float32)  # noqa: E731
     tensors = {"c1.weight": w(4, 3, 3, 3), "c1.bias": w(4), "c2.weight": w(4, 4, 1, 1), "c2.bias": w(4), "odd": np.array([1, 0, 1, 0], bool),

@@ -6,8 +6,8 @@
 
 A case (opset_cases.py) has models of one node, at the first and the last opset of each version of the operator's
 schema. From opset 7 on, expected values come from ONNX Runtime. Before, and if ONNX Runtime has no kernel, they come
-from `like`: numpy code for the standard's text, or a node of a newer opset with the same meaning. Needs numpy, onnx,
-onnxruntime; run by hand. Exit status 1 if a result differs.
+from `like`. This is numpy code for the standard's text, or a node of a newer opset with the same meaning. Needs
+numpy, onnx, onnxruntime; run by hand. Exit status 1 if a result differs.
 """
 import argparse
 import os

@@ -5,7 +5,7 @@ with the numbers of its metrics file and its configuration.
     tracked_runs.py FSDP_RUN      exit status 77, which CTest shows as skipped, without one of the packages
 
 OFSDP_TRACKERS_PYTHON names a Python that has mlflow or mlflow-skinny and wandb. Up to 0.19, wandb's own reader in
-Python reads the file; from 0.20 on `wandb sync` sends it to a server on this machine, which accepts all data.
+Python reads the file. From 0.20 on `wandb sync` sends it to a server on this machine, which accepts all data.
 """
 import gzip
 import http.server

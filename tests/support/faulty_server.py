@@ -3,9 +3,9 @@
 
     faulty_server.py FOLDER      prints its port and process; ends with the process that started it
 
-For /FILE?seed=N the first one to three answers to this address are wrong in one way, chosen by N (FAULTS); from 1000
-on all answers are. /fail/FILE is always 503. /bucket/FILE requires a request signed with the keys below. Every
-answer adds a line "STATUS PATH" to FOLDER/requests.log.
+For /FILE?seed=N the first one to three answers to this address are wrong in one way, chosen by N (FAULTS). With N
+from 1000 on, all answers are wrong. The answer to /fail/FILE is always 503. /bucket/FILE requires a request signed
+with the keys below. Every answer adds a line "STATUS PATH" to FOLDER/requests.log.
 """
 import base64
 import collections

@@ -1,5 +1,5 @@
-"""libofsdp_cuda.so: onnx_fsdp trains on NVIDIA GPUs with it. `pip install` of this package is enough. fsdp-run and
-onnx_fsdp find the library, and the libraries in NVIDIA's packages, in the folders that Python imports from."""
+"""libofsdp_cuda.so: onnx_fsdp trains on NVIDIA GPUs with it. `pip install` of this package is enough. The library,
+and the libraries in NVIDIA's packages, are found in the folders that Python imports from."""
 
 import os
 import pathlib
