@@ -73,7 +73,7 @@ def bundle(tree, patchelf):
         if file.parent == private:  # oneDNN under its own name
             file.unlink()
     for file in copies + [file for file in ours if file.exists()]:
-        run("strip", "--strip-unneeded", file)  # before patchelf, whose files strip would damage
+        run("strip", "--strip-unneeded", file)  # before patchelf: strip would damage its files
         words = [word for name in needed(file) if name in renamed for word in ("--replace-needed", name, renamed[name])]
         if file in copies:
             words += ["--set-soname", file.name]

@@ -183,7 +183,8 @@ class _Call:
         setattr(owner, name, value)
 
     def _configure(self, undo):
-        """Turns off caches, gradient checkpointing (it only saves memory) and LayerDrop (it skips layers at random)."""
+        """Turns off caches, gradient checkpointing (it only saves memory) and LayerDrop (it skips layers at random).
+        Replaces flash attention by SDPA."""
         parts = list(self.module.modules())
         for config in {id(part.config): part.config for part in parts if hasattr(part, "config")}.values():
             if getattr(config, "use_cache", False):

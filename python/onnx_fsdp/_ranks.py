@@ -141,7 +141,7 @@ class Ranks:
                 pass  # its end shows below
         replies, ended = self._replies()
         errors = [reply[1] for reply in replies if reply is not None and reply[1] is not None]
-        # A rank whose own input is wrong says why; the others say that it has gone.
+        # A rank with wrong input reports the reason; the others report that this rank has gone.
         errors.sort(key=lambda error: isinstance(error, RunError))
         if ended and not errors:
             errors.append(RunError(self._end_of(ended[0])))
