@@ -358,6 +358,7 @@ class Checker {
   // two derivatives differ, training runs again with all weights changed by the rounding in the
   // type, and then, if that does not explain it, the reference with all numbers changed.
   Status allow_rounding() {
+    if (reference_) masked_ = before_rows_without_digits(graph_, *reference_);
     repeat_training();
     find_worst();
     if (wrong()) OFSDP_RETURN_IF_ERROR(disturb_reference());
@@ -426,8 +427,9 @@ class Checker {
   }
 
   void leave_undecided() {
-    const auto rest = std::ranges::stable_partition(
-        parameters_, [&](const CheckedParameter& p) { return p.decided(limits_.derivative); });
+    const auto rest = std::ranges::stable_partition(parameters_, [&](const CheckedParameter& p) {
+      return p.decided(limits_.derivative) && !(far(p) && masked_.contains(p.value));
+    });
     std::ranges::move(rest, std::back_inserter(undecided_));
     parameters_.erase(rest.begin(), rest.end());
   }
@@ -524,10 +526,13 @@ class Checker {
     return text + (wrong() ? "" : summary());
   }
 
-  static std::string undecided_line(const CheckedParameter& p) {
+  std::string undecided_line(const CheckedParameter& p) const {
+    const auto masked = masked_.find(p.value);
     const std::string why =
-        p.guessed() ? "no time was left to see if it is rounding: raise --limit"
-                    : format_text("{:.2g} may be rounding, too much to tell", p.rounding());
+        masked != masked_.end() ? format_text("rows of '{}' are masked whole, so rounding decides",
+                                              escaped(masked->second))
+        : p.guessed()           ? "no time was left to see if it is rounding: raise --limit"
+                      : format_text("{:.2g} may be rounding, too much to tell", p.rounding());
     return format_text("not decided: {}: {:.2g} away, {}\n", escaped(p.name), p.difference(), why);
   }
 
@@ -560,6 +565,7 @@ class Checker {
   std::vector<CheckedParameter> parameters_, undecided_;
   const CheckedParameter* worst_ = nullptr;  // the one that exceeds its allowance most
   std::set<std::string> not_checked_;
+  std::map<ValueId, std::string> masked_;  // before_rows_without_digits
   std::string node_;
 };
 

@@ -11,6 +11,9 @@ constexpr double kSafety = 4;    // on the largest change that was seen
 constexpr uint32_t kEnough = 6;  // draws; fewer are a poor estimate of the largest change
 constexpr double kHidden = 0.1;  // of a derivative; if rounding may hide more, nothing is decided
 
+// Larger numbers have no digits for scores: in float32 their neighbours are an eighth away.
+constexpr double kNoDigits = 1 << 20;
+
 // NaN has no order.
 double ordered(double v) { return std::isnan(v) ? HUGE_VAL : v; }
 
@@ -20,7 +23,53 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+// Returns whether a row along the axis has only finite numbers beyond kNoDigits.
+bool has_row_without_digits(const RefTensor& x, int64_t axis) {
+  const Shape& shape = x.desc.shape;
+  if (axis < 0) axis += shape.rank();
+  if (axis < 0 || axis >= shape.rank() || shape[static_cast<int>(axis)] < 2) return false;
+  int64_t inner = 1;
+  for (auto i = static_cast<int>(axis) + 1; i < shape.rank(); ++i) inner *= shape[i];
+  const int64_t n = shape[static_cast<int>(axis)];
+  std::vector<double> largest(x.values.size() / static_cast<size_t>(n), -HUGE_VAL);
+  for (size_t i = 0; i < x.values.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    double& row = largest[static_cast<size_t>(at / (n * inner) * inner + at % inner)];
+    row = std::max(row, x.values[i]);
+  }
+  return std::ranges::any_of(largest,
+                             [](double v) { return std::isfinite(v) && std::abs(v) > kNoDigits; });
+}
+
+// Returns the inputs that a softmax without digits in a row compares; none for other nodes.
+std::vector<ValueId> lost_scores(const Node& node, const ReferenceRun& run) {
+  const auto lost = [&](ValueId id, int64_t axis) {
+    return id != 0 && run.has(id) && has_row_without_digits(run.value(id), axis);
+  };
+  if (is_operator(node, "Softmax") || is_operator(node, "LogSoftmax")) {
+    if (lost(node.inputs[0], node.attributes.i("axis", -1))) return {node.inputs[0]};
+  } else if (is_operator(node, "Attention") && node.inputs.size() > 3) {
+    if (lost(node.inputs[3], -1)) return {node.inputs[0], node.inputs[1], node.inputs[3]};
+  }
+  return {};
+}
+
 }  // namespace
+
+std::map<ValueId, std::string> before_rows_without_digits(const Graph& graph,
+                                                          const ReferenceRun& run) {
+  std::map<ValueId, std::string> before;
+  for (size_t i = graph.nodes.size(); i-- > 0;) {
+    const Node& node = graph.nodes[i];
+    for (const ValueId id : lost_scores(node, run)) before.emplace(id, node.name);
+    for (const ValueId made : node.outputs) {
+      const auto found = before.find(made);
+      if (found == before.end()) continue;
+      for (const ValueId id : node.inputs) before.emplace(id, found->second);
+    }
+  }
+  return before;
+}
 
 CheckedNumber::CheckedNumber(double trained, double reference)
     : reference_(reference), trained_{ordered(trained)} {}

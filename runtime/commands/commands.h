@@ -196,6 +196,13 @@ struct CheckedParameter {
   double most(double (CheckedNumber::*of)() const) const;
 };
 
+// Returns the values in front of a softmax with rows that have no digits: the largest number is a
+// mask, to which a float32 cannot add a score (a row masked whole by the lowest float). Rounding
+// alone decides such a row; training passes a gradient on, and no difference of losses shows it.
+// Gives the softmax's name.
+std::map<ValueId, std::string> before_rows_without_digits(const Graph& graph,
+                                                          const ReferenceRun& run);
+
 // Input and parameter values, by name.
 using NamedNumbers = std::map<std::string, std::vector<double>>;
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/small_model.h"
@@ -46,6 +47,40 @@ TEST(Check, AgreesInBfloat16AndOnSeveralRanks) {
     EXPECT_EQ(run.status, 0) << model << run.err << run.out;
     EXPECT_THAT(run.out, HasSubstr("agree"));
   }
+}
+
+// The lowest float, or another that a mask is made of, swallows the scores: a row is uniform in
+// float32 and passes a gradient on; no difference of losses shows it. A masked part is no matter.
+TEST(Check, LeavesRowsThatAreMaskedWholeUndecided) {
+  const onnx_bytes::Folder folder;
+  folder.write("data/x.npy", onnx_bytes::linear_inputs());
+  folder.write("data/labels.npy", onnx_bytes::linear_labels());
+  const auto masked = [&](const std::vector<float>& mask) {
+    onnx_bytes::SmallModel model = onnx_bytes::linear_model();
+    model.nodes = {
+        onnx_bytes::constant_node("mask", onnx_bytes::kFloat, {3}, onnx_bytes::raw(mask)),
+        onnx_bytes::node("MatMul", {"x", "w"}, {"products"}, "multiply"),
+        onnx_bytes::node("Add", {"products", "mask"}, {"scores"}, "add"),
+        onnx_bytes::node("Softmax", {"scores"}, {"shares"}, "share"),
+        onnx_bytes::node("MatMul", {"shares", "v"}, {"logits"}, "mix")};
+    model.initializers[1] = onnx_bytes::tensor(
+        "v", onnx_bytes::kFloat, {3, 3},
+        onnx_bytes::raw<float>({1.f, 0.5f, -0.5f, 0.25f, -1.f, 2.f, 0.f, 0.75f, 0.125f}));
+    folder.write("model.onnx", model.bytes());
+    return Program::run(fsdp_run({"check", folder / "model.onnx", "--loss", "cross_entropy"}));
+  };
+  const float lowest = std::numeric_limits<float>::lowest();
+  const Finished run = masked({lowest, lowest, lowest});
+  EXPECT_EQ(run.status, 0) << run.err << run.out;
+  EXPECT_THAT(run.out, HasSubstr("not decided: w: "));
+  EXPECT_THAT(run.out, HasSubstr("away, rows of 'share' are masked whole, so rounding decides"));
+  EXPECT_THAT(run.out, HasSubstr("check: 1 parameter agrees, 1 not decided"));
+  const Finished billions = masked({-1e9f, -1e9f, -1e9f});
+  EXPECT_EQ(billions.status, 0) << billions.err << billions.out;
+  EXPECT_THAT(billions.out, testing::Not(HasSubstr("  wrong")));
+  const Finished part = masked({0, lowest, 0});
+  EXPECT_EQ(part.status, 0) << part.err << part.out;
+  EXPECT_THAT(part.out, HasSubstr("check: 2 parameters agree\n"));
 }
 
 // A gradient that is too large by half.
