@@ -8,6 +8,8 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
 
 #include "importer/edit/model_editor.h"
 #include "importer/edit/model_edits.h"
@@ -251,71 +253,99 @@ std::string name_of_module(const std::string& weight, const onnx::NodeProto& pro
   return module.empty() ? stem : module;
 }
 
+// A graph, the main one or a body of If, Loop or Scan, which sees the main graph's weights.
+struct Scope {
+  explicit Scope(const ModelEditor& editor, const onnx::GraphProto& its)
+      : graph(&its), uses(its), products(find_products(editor, its, uses)) {}
+
+  const onnx::GraphProto* graph;
+  ProtoUses uses;
+  std::vector<Product> products;
+};
+
+void add_scopes(const ModelEditor& editor, const onnx::GraphProto& graph,
+                std::vector<Scope>& scopes) {
+  scopes.emplace_back(editor, graph);
+  for (const auto& node : graph.node()) {
+    for (const auto& attribute : node.attribute()) {
+      if (attribute.has_g()) add_scopes(editor, attribute.g(), scopes);
+    }
+  }
+}
+
 // Tells whether all readers are products with the adapter.
 class Merging {
  public:
-  Merging(const onnx::GraphProto& graph, const ProtoUses& uses,
-          const std::vector<Product>& products)
-      : graph_(graph), uses_(uses) {
-    for (const Product& p : products) {
-      operands_.insert({p.node, p.operand});
-      between_.insert(p.path.begin(), p.path.end());
+  Merging(const std::vector<Scope>& scopes, const std::set<std::string>& weights)
+      : scopes_(scopes) {
+    for (const Scope& scope : scopes) {
+      for (const Product& p : scope.products) {
+        if (!weights.contains(p.weight)) continue;
+        operands_.insert({scope.graph, p.node, p.operand});
+        for (const int node : p.path) between_.insert({scope.graph, node});
+      }
     }
   }
 
   // Returns the other readers, or "".
   std::string other_readers(const std::string& value) const {
     std::vector<std::string> names;
-    collect(value, names);
+    for (const Scope& scope : scopes_) collect(scope, value, names);
     return joined(names, ", ");
   }
 
  private:
-  void collect(const std::string& value, std::vector<std::string>& names) const {
-    if (uses_.is_output(value)) names.push_back("output '" + printable(value) + "'");
-    if (uses_.in_body(value)) names.push_back("the body of a loop or branch");
-    for (const ProtoUse& use : uses_.readers(value)) {
-      if (operands_.contains({use.node, use.input})) continue;
-      const auto& node = graph_.node(use.node);
-      if (between_.contains(use.node) && use.input == 0) {
-        collect(node.output(0), names);
+  void collect(const Scope& scope, const std::string& value,
+               std::vector<std::string>& names) const {
+    if (scope.uses.is_output(value)) names.push_back("output '" + printable(value) + "'");
+    for (const ProtoUse& use : scope.uses.readers(value)) {
+      if (operands_.contains({scope.graph, use.node, use.input})) continue;
+      const auto& node = scope.graph->node(use.node);
+      if (between_.contains({scope.graph, use.node}) && use.input == 0) {
+        const std::string& made = node.output(0);
+        if (scope.uses.in_body(made)) names.push_back("the body of a loop or branch");
+        collect(scope, made, names);
       } else {
         names.push_back(described(node));
       }
     }
   }
 
-  const onnx::GraphProto& graph_;
-  const ProtoUses& uses_;
-  std::set<std::pair<int, int>> operands_;
-  std::set<int> between_;
+  const std::vector<Scope>& scopes_;
+  std::set<std::tuple<const onnx::GraphProto*, int, int>> operands_;
+  std::set<std::pair<const onnx::GraphProto*, int>> between_;
 };
 
 class Adding {
  public:
   Adding(ModelEditor& editor, const AdapterSpec& spec)
-      : editor_(editor), spec_(spec), before_(editor.graph()), uses_(before_) {}
+      : editor_(editor), spec_(spec), before_(editor.graph()) {
+    add_scopes(editor, before_, scopes_);
+  }
 
   Result<std::vector<Adapter>> run() {
     const int opset = version_of(editor_.model().opset_import(), "");
     OFSDP_REJECT_IF(spec_.dropout > 0 && opset < kDropoutInputs,
                     "--lora-dropout: expected opset {} or newer, {} has {}", kDropoutInputs,
                     editor_.path(), opset);
-    products_ = find_products(editor_, before_, uses_);
     OFSDP_RETURN_IF_ERROR(choose());
-    for (const Product& p : products_) {
-      if (chosen_.contains(p.weight)) add_adapter(p);
+    for (const Scope& scope : scopes_) {
+      for (const Product& p : scope.products) {
+        if (chosen_.contains(p.weight)) add_adapter(p, scope.graph->node(p.node));
+      }
     }
     set_unmergeable();
     OFSDP_RETURN_IF_ERROR(add_weights());
-    rewrite();
+    rewrite(before_, editor_.graph());
     return std::move(adapters_);
   }
 
  private:
   std::set<std::string> initializers() const {
     std::set<std::string> names;
-    for (const auto& tensor : before_.initializer()) names.insert(tensor.name());
+    for (const Scope& scope : scopes_) {
+      for (const auto& tensor : scope.graph->initializer()) names.insert(tensor.name());
+    }
     for (const Initializer& weight : editor_.weights()) names.insert(weight.name);
     return names;
   }
@@ -323,10 +353,12 @@ class Adding {
   // Each pattern must name a product's weight.
   Status choose() {
     std::set<std::string> weights, packed;
-    for (const Product& p : products_) {
-      if (std::ranges::find(spec_.whole, p.weight) != spec_.whole.end()) continue;
-      weights.insert(p.weight);
-      if (p.packed) packed.insert(p.weight);
+    for (const Scope& scope : scopes_) {
+      for (const Product& p : scope.products) {
+        if (std::ranges::find(spec_.whole, p.weight) != spec_.whole.end()) continue;
+        weights.insert(p.weight);
+        if (p.packed) packed.insert(p.weight);
+      }
     }
     const std::set<std::string> all = initializers();
     for (const std::string& pattern : spec_.patterns) {
@@ -345,7 +377,7 @@ class Adding {
     return {};
   }
 
-  void add_adapter(const Product& p) {
+  void add_adapter(const Product& p, const onnx::NodeProto& node) {
     const auto [at, first] = index_.try_emplace(p.weight, adapters_.size());
     if (!first) return;
     Adapter adapter{.weight = p.weight,
@@ -354,7 +386,7 @@ class Adding {
                     .out = p.out,
                     .in_by_out = p.in_by_out,
                     .scale = spec_.used_alpha() / static_cast<double>(spec_.rank)};
-    adapter.name = name_of_module(p.weight, before_.node(p.node));
+    adapter.name = name_of_module(p.weight, node);
     if (!names_.insert(adapter.name).second) {  // two constants in one module
       adapter.name = stem_of(p.weight);
       names_.insert(adapter.name);
@@ -367,18 +399,16 @@ class Adding {
   int rank_of(const std::string& weight) const {
     const Initializer* found = editor_.weight(weight);
     if (found != nullptr) return found->shape.rank();
-    for (const auto& tensor : before_.initializer()) {
-      if (tensor.name() == weight) return tensor.dims_size();
+    for (const Scope& scope : scopes_) {
+      for (const auto& tensor : scope.graph->initializer()) {
+        if (tensor.name() == weight) return tensor.dims_size();
+      }
     }
     return 0;
   }
 
   void set_unmergeable() {
-    std::vector<Product> adapted;
-    for (const Product& p : products_) {
-      if (chosen_.contains(p.weight)) adapted.push_back(p);
-    }
-    const Merging merging(before_, uses_, adapted);
+    const Merging merging(scopes_, chosen_);
     for (Adapter& adapter : adapters_) {
       if (!adapter.unmergeable.empty()) continue;
       const std::string others = merging.other_readers(adapter.weight);
@@ -449,15 +479,19 @@ class Adding {
     return {};
   }
 
-  void rewrite() {
-    onnx::GraphProto& graph = editor_.graph();
+  void rewrite(const onnx::GraphProto& from, onnx::GraphProto& to) {
+    const Scope& scope = *std::ranges::find(scopes_, &from, &Scope::graph);
     std::vector<onnx::NodeProto> nodes;
     size_t next = 0;
-    for (int i = 0; i < before_.node_size(); ++i) {
-      onnx::NodeProto node = before_.node(i);
+    for (int i = 0; i < from.node_size(); ++i) {
+      onnx::NodeProto node = from.node(i);
+      for (int k = 0; k < node.attribute_size(); ++k) {
+        const auto& attribute = from.node(i).attribute(k);
+        if (attribute.has_g()) rewrite(attribute.g(), *node.mutable_attribute(k)->mutable_g());
+      }
       AdapterNodes more;
-      if (next < products_.size() && products_[next].node == i) {
-        const Product& product = products_[next++];
+      if (next < scope.products.size() && scope.products[next].node == i) {
+        const Product& product = scope.products[next++];
         if (chosen_.contains(product.weight)) {
           const Adapter& adapter = adapters_[index_.at(product.weight)];
           more = adapter_nodes(editor_, node, product, adapter, spec_.dropout);
@@ -467,15 +501,14 @@ class Adding {
       nodes.push_back(std::move(node));
       for (auto& made : more.after) nodes.push_back(std::move(made));
     }
-    graph.clear_node();
-    for (auto& node : nodes) *graph.add_node() = std::move(node);
+    to.clear_node();
+    for (auto& node : nodes) *to.add_node() = std::move(node);
   }
 
   ModelEditor& editor_;
   const AdapterSpec& spec_;
   const onnx::GraphProto before_;
-  const ProtoUses uses_;
-  std::vector<Product> products_;
+  std::vector<Scope> scopes_;
   std::set<std::string> chosen_;
   std::vector<Adapter> adapters_;
   std::map<std::string, size_t> index_;      // weight -> adapter
@@ -491,6 +524,20 @@ std::string adapter_file_in(const std::string& path) {
   std::error_code error;
   const bool folder = path.ends_with('/') || std::filesystem::is_directory(path, error);
   return folder ? join_path(path, kPeftFile) : path;
+}
+
+std::string adapter_file_to_write(const std::string& path) {
+  std::error_code error;
+  const bool plain = path.empty() || std::filesystem::path(path).has_extension();
+  const bool folder = !plain && !std::filesystem::exists(path, error);
+  return folder ? join_path(path, kPeftFile) : adapter_file_in(path);
+}
+
+void make_adapter_folder(const std::string& file) {
+  const std::filesystem::path adapter(file);
+  std::error_code ignored;
+  if (adapter.filename() == kPeftFile)
+    std::filesystem::create_directories(adapter.parent_path(), ignored);
 }
 
 bool has_whole_weights(const std::string& path) {

@@ -56,8 +56,13 @@ inline constexpr const char* kPeftFile = "adapter_model.safetensors";
 inline constexpr const char* kPeftConfig = "adapter_config.json";
 inline constexpr const char* kAlphaKey = "lora_alpha";  // of the metadata
 
-// Returns the adapter file for --adapter and --lora-from: in a folder, that of PEFT.
+// Returns the adapter file for --lora-from: in a folder, that of PEFT.
 std::string adapter_file_in(const std::string& path);
+// The same for --adapter, where a new name without an ending is a folder's.
+std::string adapter_file_to_write(const std::string& path);
+// Makes the folder for PEFT's file; nothing for other names. If it cannot, the writer of the file
+// says why.
+void make_adapter_folder(const std::string& file);
 // Returns the alpha with which the file was trained, by its metadata or PEFT's configuration;
 // nothing if neither says so. Errors: kInput for a configuration with several alphas.
 Result<std::optional<double>> alpha_of_file(const std::string& path);

@@ -402,7 +402,7 @@ Status read_sources(const CommandEntry& command, const Words& words, OptionReade
   OFSDP_ASSIGN_OR_RETURN(parsed.options, reader.finish(command.command, omp_num_threads));
   parsed.options.model = model;
   EditOptions& edit = parsed.options.edit;
-  edit.adapter = adapter_file_in(edit.adapter);
+  edit.adapter = adapter_file_to_write(edit.adapter);
   edit.adapters.from = adapter_file_in(edit.adapters.from);
   if (of_data) {
     parsed.options.run.data = {.kind = DataChoice::Kind::kPath, .path = words.operands.front()};

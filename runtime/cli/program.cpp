@@ -145,14 +145,8 @@ Result<int> train(const ParsedCommand& command, const RankIdentity& identity, ch
         folder, RunFolder::open(options, command.origin, communicator, unique_id(identity)));
   }
   folder.fill(options, command.origin);
-  if (identity.rank == 0 && options.command == Command::kTrain) {
-    const std::filesystem::path adapter(options.edit.adapter);
-    std::error_code ignored;  // what writes the file says why there is no folder
-    if (adapter.filename() == kPeftFile) {
-      std::filesystem::create_directories(adapter.parent_path(), ignored);
-    }
-  }
   if (identity.rank == 0) {
+    if (options.command == Command::kTrain) make_adapter_folder(options.edit.adapter);
     OFSDP_RETURN_IF_ERROR(folder.begin(texts.command, texts.configuration));
   }
   return run_session({options, command.origin, plugins.registry, plugins.optimizers, communicator,

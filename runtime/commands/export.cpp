@@ -241,6 +241,7 @@ class Exporter {
     OFSDP_REJECT_IF(adapters_.empty(), "--adapter {}: expected a checkpoint of a run with --lora",
                     options_.edit.adapter);
     const std::string& path = options_.edit.adapter;
+    make_adapter_folder(path);
     const bool takes = holds_whole_weights(path, !options_.files.output.empty());
     std::vector<std::string> whole = takes ? whole_model_.taken : std::vector<std::string>();
     for (const auto& [name, kind] : kinds_) {

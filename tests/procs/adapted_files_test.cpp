@@ -387,6 +387,43 @@ TEST_F(BranchWeights, OfTheBranchThatRunsTrainAndTheOthersStay) {
   }
 }
 
+// Adapters inside a branch draw and train as those of the same product without an If; the file gets
+// them merged, and another run starts from the saved ones.
+TEST_F(BranchWeights, GetAdapters) {
+  for (const bool in_nodes : {false, true}) {
+    SCOPED_TRACE(in_nodes ? "Constant nodes" : "initializers");
+    write(in_nodes);
+    const std::string weight =
+        in_nodes ? "choose/then_branch/fast_in/then_branch/k" : "choose/then_branch/k";
+    const std::string other =
+        in_nodes ? "choose/else_branch/slow_in/then_branch/k" : "choose/else_branch/k";
+    SmallModel plain = linear_model();
+    plain.nodes[0] = node("MatMul", {"x", weight}, {"products"}, "multiply");
+    plain.initializers[0] = tensor(weight, kFloat, {4, 3}, raw(linear_weights()));
+    folder_.write("plain.onnx", plain.bytes());
+    const std::string file = folder_ / "a.safetensors";
+    const Words fast{"--input", "rate=16000"};
+    for (const Words& more : {Words{"--lora", "all"}, Words{"--lora", weight, "--train", "b"}}) {
+      const Words words = more + Words{"--lora-rank", "2"};
+      const auto expected = trained("plain.onnx", words);
+      const auto found = trained("branches.onnx", words + fast + Words{"--adapter", file});
+      EXPECT_NE(expected.at(weight), linear_weights());
+      EXPECT_EQ(found.at(weight), expected.at(weight));
+      EXPECT_EQ(found.at("b"), expected.at("b"));
+      EXPECT_EQ(found.at(other), count_up(12));
+      EXPECT_EQ(content(folder_ / "trained_branches.onnx").size(),
+                content(folder_ / "branches.onnx").size());
+      const auto again =
+          trained("branches.onnx", words + fast + Words{"--lora-from", file, "--lr", "0"});
+      EXPECT_EQ(again.at(weight), expected.at(weight));
+    }
+    // The branch that does not run keeps its weight, and a weight of that name is no error.
+    const auto slow = trained("branches.onnx", {"--lora", "all", "--input", "rate=8000"});
+    EXPECT_EQ(slow.at(weight), linear_weights());
+    EXPECT_NE(slow.at(other), count_up(12));
+  }
+}
+
 TEST(ControlFlow, WithoutDataItIsRefused) {
   const ModelFolder folder;
   expect_refused(folder,

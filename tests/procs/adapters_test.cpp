@@ -263,6 +263,30 @@ TEST(AdaptersTest, APlainFileHasAdaptersIfTheModelHasTheRest) {
 }
 
 // Alpha is in the file, so the user need not repeat it; the folder is one as PEFT makes it.
+// The folder is PEFT's, by a run and by `export`; a file that is there stays a file.
+TEST(AdaptersTest, ANewNameWithoutAnEndingIsAFolder) {
+  const AdapterRuns runs;
+  const Words tuned = runs.tuned() + Words{"--steps", "2"};
+  const auto expect_written = [](const Words& words) {
+    const Finished run = Program::run(words);
+    ASSERT_EQ(run.status, 0) << run.err;
+  };
+  expect_written(tuned + Words{"--adapter", runs / "a", "--checkpoint-dir", runs / "ck"});
+  expect_written(fsdp_run({"export", runs / "ck", "--adapter", runs / "b/c"}));
+  expect_written(tuned + Words{"--adapter", runs / "d.safetensors"});
+  for (const char* folder : {"a", "b/c"}) {
+    EXPECT_TRUE(content(runs / folder + "/adapter_model.safetensors") ==
+                content(runs / "d.safetensors"))
+        << folder;
+    EXPECT_THAT(content(runs / folder + "/adapter_config.json"), testing::HasSubstr("\"r\": 2"));
+  }
+  expect_written(tuned + Words{"--lora-from", runs / "b/c", "--adapter", runs / "a"});
+  EXPECT_FALSE(content(runs / "a/adapter_model.safetensors") == content(runs / "d.safetensors"));
+  runs.write("file", "");
+  expect_written(tuned + Words{"--adapter", runs / "file"});
+  EXPECT_TRUE(content(runs / "file") == content(runs / "d.safetensors"));
+}
+
 TEST(AdaptersTest, AlphaIsThatOfTheFile) {
   const AdapterRuns runs;
   const std::string first = runs.files_of(runs.tuned() + Words{"--steps", "4"});
