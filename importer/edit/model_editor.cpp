@@ -7,12 +7,15 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "importer/file/onnx_file.h"
 #include "importer/file/tensor_file.h"
 #include "importer/file/tensor_record.h"
 #include "importer/file/wire.h"
 #include "importer/proto/onnx_protos.h"
+#include "importer/write/state_dict.h"
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
 
@@ -94,6 +97,19 @@ Status find_places(const std::string& bytes, OnnxContents& contents) {
   return {};
 }
 
+// Changes the list of the weights that the file's module does not train, if there is one.
+template <typename Change>
+void change_frozen(onnx::ModelProto& model, const Change& change) {
+  for (auto& entry : *model.mutable_metadata_props()) {
+    if (entry.key() != kFrozenEntry) continue;
+    const auto names = nlohmann::json::parse(entry.value(), nullptr, false);
+    if (!names.is_array() || !std::ranges::all_of(names, &nlohmann::json::is_string)) continue;
+    auto frozen = names.get<std::set<std::string>>();
+    change(frozen);
+    entry.set_value(nlohmann::json(frozen).dump());
+  }
+}
+
 }  // namespace
 
 Result<ModelEditor> ModelEditor::make(std::shared_ptr<const OnnxFile> file) {
@@ -137,6 +153,9 @@ void ModelEditor::add_weight(const std::string& name, DType dtype, Shape shape,
 }
 
 void ModelEditor::add_copy(const std::string& name, const Initializer& of) {
+  change_frozen(model_, [&](std::set<std::string>& frozen) {
+    if (frozen.contains(of.name)) frozen.insert(name);
+  });
   std::shared_ptr<const ValueSource> values = of.values;
   if (values == nullptr) values = std::make_shared<WeightOfFile>(file_, of);
   add_weight(name, of.dtype, of.shape, std::move(values));
@@ -161,6 +180,7 @@ void ModelEditor::replace_weight(const std::string& name, Shape shape,
   const auto found = std::ranges::find(weights_, name, &Initializer::name);
   OFSDP_CHECK(found != weights_.end(), "no weight '{}'", name);
   const DType dtype = found->dtype;
+  change_frozen(model_, [&](std::set<std::string>& frozen) { frozen.erase(name); });
   remove_named(*graph().mutable_initializer(), name);
   remove_named(*graph().mutable_input(), name);  // declared again
   weights_.erase(found);

@@ -239,6 +239,8 @@ Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
       reason = "--freeze";
     } else if (reason.empty() && !rules.train.empty()) {
       reason = named.contains(p.name) ? "" : rules.otherwise;
+    } else if (reason.empty() && rules.frozen.contains(p.name)) {
+      reason = kFrozenByModule;
     } else if (reason.empty() && !scale) {
       reason = why_not_by_rule(result, uses, p);
     }

@@ -25,6 +25,8 @@ namespace ofsdp::importer {
 
 // Parameter::reason if the graph updates the parameter itself.
 inline constexpr const char* kRunningStatistics = "running statistics";
+// Parameter::reason if the file's metadata say so (importer/write/state_dict.h).
+inline constexpr const char* kFrozenByModule = "frozen by the module";
 // Parameter::reason if the loss does not depend on it.
 inline constexpr const char* kUnreached = "no gradient reaches it";
 inline constexpr const char* kUnread = "no node reads it";
@@ -39,6 +41,8 @@ struct TrainedRules {
   std::string otherwise = "not named by --train";
   // If not empty, these names replace all rules: a checkpoint's trained set in evaluation.
   std::set<std::string> saved = {};
+  // Initializers that the file's module does not train; `train` takes their place.
+  std::set<std::string> frozen = {};
   // For a run that changes values: returns kInput if an initializer is both a running statistic and
   // a weight, or a running statistic that the run cannot update.
   bool changes_values = false;

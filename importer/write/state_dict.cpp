@@ -7,6 +7,7 @@
 #include <set>
 
 #include "importer/file/tensor_file.h"
+#include "importer/file/wire.h"
 #include "importer/proto/onnx_protos.h"
 #include "importer/write/model_copy.h"
 #include "importer/write/model_output.h"
@@ -216,6 +217,21 @@ class StateWriter {
   TensorLayout layout_;
 };
 
+// Returns the last such entry of the file's metadata, or "".
+std::string metadata_of(const OnnxFile& model, std::string_view key) {
+  const std::string& skeleton = model.skeleton();
+  std::string value;
+  WireReader fields(std::as_bytes(std::span(skeleton)));
+  while (!fields.done()) {
+    const Result<WireField> field = fields.next();
+    if (!field.ok()) break;
+    const bool entry = field->number == model_field::kMetadataProps;
+    if (entry && string_field(field->bytes, entry_field::kKey) == key)
+      value = string_field(field->bytes, entry_field::kValue);
+  }
+  return value;
+}
+
 }  // namespace
 
 Result<std::optional<StateDict>> state_dict_of(const OnnxFile& model) {
@@ -228,6 +244,16 @@ Result<std::optional<StateDict>> state_dict_of(const OnnxFile& model) {
     return std::optional(std::move(dict));
   }
   return std::optional<StateDict>();
+}
+
+Result<std::set<std::string>> frozen_by_module(const OnnxFile& model) {
+  const std::string text = metadata_of(model, kFrozenEntry);
+  if (text.empty()) return std::set<std::string>();
+  const Json names = Json::parse(text, nullptr, false);
+  const bool listed = names.is_array() && std::ranges::all_of(names, &Json::is_string);
+  OFSDP_REJECT_IF(!listed, "{}: metadata '{}': expected a JSON list of names, found {}",
+                  model.path(), kFrozenEntry, escaped(text.substr(0, 40)));
+  return names.get<std::set<std::string>>();
 }
 
 Status write_safetensors(const OnnxFile& model, const std::string& path, const ReadValues& values) {

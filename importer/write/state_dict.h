@@ -13,9 +13,12 @@
 //   others     floating-point initializers that the module has under no key
 //   training   whether the module was exported in training mode; dropout: how many parts of it drop
 //
-// With the entry, a safetensors file has the keys of the state_dict, then initializers that came
-// later (untied copies, a new head). A key without its initializer is left out. Without the entry,
-// the file has every floating-point initializer in model order.
+// Another entry, `onnx_fsdp.frozen`, is a JSON list of initializers that the module does not train:
+// buffers, and parameters without requires_grad. A run keeps them unless --train names them.
+//
+// With the first entry, a safetensors file has the keys of the state_dict, then initializers that
+// came later (untied copies, a new head). A key without its initializer is left out. Without the
+// entry, the file has every floating-point initializer in model order.
 //
 // Errors: kInput naming the file and the key for an entry that cannot be read.
 #pragma once
@@ -23,6 +26,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,6 +48,11 @@ struct StateDict {
   int64_t dropout = 0;
   std::vector<StateTensor> tensors;
 };
+
+inline constexpr const char* kFrozenEntry = "onnx_fsdp.frozen";
+
+// Returns the names in the entry; none without it.
+Result<std::set<std::string>> frozen_by_module(const OnnxFile& model);
 
 // Returns nothing if the file has no such entry.
 Result<std::optional<StateDict>> state_dict_of(const OnnxFile& model);

@@ -30,6 +30,7 @@ import typing
 import warnings
 
 METADATA_KEY = "onnx_fsdp.state_dict"
+FROZEN_KEY = "onnx_fsdp.frozen"
 _EXTERNAL_BYTES = 1_800_000_000  # a protobuf message ends at 2 GiB
 _SAFETENSORS = {"bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64"}
 _ONNX_FLOATS = {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}
@@ -49,7 +50,7 @@ class Exported(typing.NamedTuple):
     inputs: typing.Dict[str, typing.List[typing.Union[int, str]]]  # by name; a symbolic axis is a word
     outputs: typing.List[str]
     unused: typing.List[str]  # keys of the state_dict that the forward pass does not read
-    frozen: typing.List[str]  # parameters without requires_grad: for fsdp-run --freeze
+    frozen: typing.List[str]  # parameters without requires_grad: fsdp-run keeps them unless --train names them
 
 
 def export(module: typing.Any, path: typing.Union[str, "os.PathLike[str]"], example_inputs: typing.Any, *,
@@ -379,12 +380,27 @@ def _finish(call, target, wanted, training):
              "others": [one.name for one in model.graph.initializer
                         if one.data_type in _ONNX_FLOATS.values() and one.name not in known]}
     onnx.helper.set_model_props(model, {**{one.key: one.value for one in model.metadata_props},
-                                        METADATA_KEY: json.dumps(entry, separators=(",", ":"))})
+                                        METADATA_KEY: json.dumps(entry, separators=(",", ":")),
+                                        **_frozen(call.module, model.graph, tensors)})
     onnx.save(model, target)
     frozen = [name for name, one in call.module.named_parameters() if not one.requires_grad and name not in unused]
-    if frozen:
-        warnings.warn(f"export: the module does not train {_some(frozen)}; fsdp-run needs --freeze for them", stacklevel=3)
     return inputs, [value.name for value in model.graph.output], unused, frozen
+
+
+def _frozen(module, graph, tensors):
+    """The entry of the initializers that the module does not train: parameters without requires_grad, and buffers but for
+    running statistics."""
+    import torch
+    statistics = {name for node in graph.node if node.op_type == "BatchNormalization" for name in node.input[3:5]}
+    floats = {one.name for one in graph.initializer if one.data_type in _ONNX_FLOATS.values()} - statistics
+    trained, kept = set(), set()
+    for key, tensor in [*module.state_dict(keep_vars=True).items(), *module.named_buffers()]:
+        source = tensors.get(key, key)  # a buffer outside the state_dict keeps its name
+        name = source if isinstance(source, str) else source.get("initializer")
+        trains = isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad
+        (trained if trains else kept).add(name)
+    names = sorted(kept & floats - trained)
+    return {FROZEN_KEY: json.dumps(names, separators=(",", ":"))} if names else {}
 
 
 def _some(names):

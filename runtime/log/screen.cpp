@@ -27,9 +27,11 @@ std::string model_line(const OpeningFacts& facts) {
     return format_text("model: {}, {} numbers in {}", facts.model, readable_count(facts.numbers),
                        plural(facts.tensors, "tensor"));
   }
-  return format_text("model: {}, trains {} numbers in {} of {}", facts.model,
+  const int64_t frozen = facts.frozen_tensors;
+  return format_text("model: {}, trains {} numbers in {} of {}{}", facts.model,
                      readable_count(facts.trained_numbers), facts.trained_tensors,
-                     plural(facts.tensors, "tensor"));
+                     plural(facts.tensors, "tensor"),
+                     frozen == 0 ? "" : format_text("; {} frozen by the module", frozen));
 }
 
 std::string training_rows(const DataFacts& data) {

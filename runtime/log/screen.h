@@ -170,8 +170,8 @@ struct WrittenFile {
 
 struct OpeningFacts {
   std::string model;
-  bool trains = true;  // false: only evaluates
-  int64_t tensors = 0, trained_tensors = 0;
+  bool trains = true;                                            // false: only evaluates
+  int64_t tensors = 0, trained_tensors = 0, frozen_tensors = 0;  // frozen by the module
   int64_t numbers = 0, trained_numbers = 0;
   DataFacts data;
   std::string loss;                   // the samples or labels that divide it

@@ -362,6 +362,7 @@ void add_model(const Graph& graph, OpeningFacts& facts) {
     const int64_t numbers = graph.value(p.value).desc.shape.numel();
     ++facts.tensors;
     facts.numbers += numbers;
+    if (p.reason == importer::kFrozenByModule) ++facts.frozen_tensors;
     if (!p.trained) continue;
     ++facts.trained_tensors;
     facts.trained_numbers += numbers;

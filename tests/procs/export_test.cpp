@@ -286,6 +286,47 @@ TEST(ExportTest, AStateDictThatCannotBeReadIsRefused) {
   }
 }
 
+// --- weights that the module does not train
+
+std::string with_frozen(const std::string& names) {
+  return linear_model().bytes() + message(14, message(1, "onnx_fsdp.frozen") + message(2, names));
+}
+
+// The list in the metadata keeps a weight, --train takes it all the same, and the file keeps both.
+TEST(ExportTest, WeightsThatTheModuleDoesNotTrainStay) {
+  const ModelFolder folder;
+  folder.write("model.onnx", with_frozen(R"(["b"])"));
+  const std::vector<std::pair<Words, Words>> cases = {{{}, {"w"}},
+                                                      {{"--train", "b"}, {"b"}},
+                                                      {{"--train", "*"}, {"w", "b"}},
+                                                      {{"--replace-head", "3"}, {"w", "b"}}};
+  for (const auto& [more, names] : cases) {
+    const Finished run = Program::run(folder.train() + more);
+    ASSERT_EQ(run.status, 0) << run.err;
+    EXPECT_THAT(changed(folder.model(), folder.output()),
+                testing::UnorderedElementsAreArray(names));
+    const bool kept = more.empty();
+    EXPECT_EQ(run.out.find("in 1 of 2 tensors; 1 frozen by the module") != run.out.npos, kept)
+        << run.out;
+    if (kept) {
+      EXPECT_EQ(without_weights(folder.model()), without_weights(folder.output()));
+    }
+  }
+}
+
+TEST(ExportTest, AListOfFrozenWeightsThatIsWrong) {
+  const ModelFolder folder;
+  for (const char* names : {"b", R"({"b":1})", "[1]"}) {
+    folder.write("model.onnx", with_frozen(names));
+    expect_refused(folder, folder.train(), {"model.onnx: metadata 'onnx_fsdp.frozen'", names});
+  }
+  folder.write("model.onnx", with_frozen(R"(["w", "gone"])"));
+  const Finished run = Program::run(folder.train());
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.err, testing::HasSubstr("names 'gone', which is no initializer"));
+  EXPECT_EQ(changed(folder.model(), folder.output()), std::vector<std::string>{"b"});
+}
+
 // --- the form of the file, and its answers
 
 // x [batch, 4] is normalized over the batch, then dropped at random.

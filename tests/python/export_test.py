@@ -258,6 +258,19 @@ class Tied(torch.nn.Module):
         return {"logits": self.head(x) * self.scale, "hidden": x, "more": (x, x)}
 
 
+class Partly(torch.nn.Module):
+    """A parameter and a buffer that no optimizer may change."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(6, 5), torch.nn.Linear(5, 3)
+        self.first.weight.requires_grad_(False)
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, 5))
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x)) * self.scale)
+
+
 class Modules(Case):
     def test_keys_that_the_file_lacks(self):
         module = Tied().eval()
@@ -297,6 +310,33 @@ class Modules(Case):
                      for node in onnx.load(self.path).graph.node if node.op_type == "BatchNormalization"]
             self.assertEqual(modes, [0, 1], exporter)
         self.assertEqual([part.training for part in module], [False, True, True, True])
+
+    def test_what_the_module_does_not_train_stays(self):
+        for exporter in ("dynamo", "torchscript"):
+            module = Partly()
+            x, labels = torch.randn(8, 6), torch.randint(0, 3, (8,))
+            done = quiet_export(module, self.path, x[:2], exporter=exporter)
+            self.assertEqual(done.frozen, ["first.weight"])
+            (self.folder / "data").mkdir(exist_ok=True)
+            numpy.save(self.folder / "data" / f"{list(done.inputs)[0]}.npy", x.numpy())
+            numpy.save(self.folder / "data" / "labels.npy", labels.numpy())
+            output = self.folder / "o.onnx"
+            options = ["--data", self.folder / "data", "--loss", "cross_entropy", "--optimizer", "sgd", "--lr", 0.1,
+                       "--no-shuffle", "--batch-size", 4, "--steps", 4, "--threads", 1, "--output", output]
+            said = fsdp_run(self.path, *options).stdout
+            self.assertRegex(said, "in 3 of 5 tensors; 2 frozen by the module")
+            optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1)
+            for step in range(4):
+                rows = slice(4 * (step % 2), 4 * (step % 2) + 4)
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(module(x[rows]), labels[rows]).backward()
+                optimizer.step()
+            fsdp_run("export", output, "--format", "safetensors", "-o", self.folder / "w.safetensors")
+            state = safetensors.torch.load_file(self.folder / "w.safetensors")
+            for name, tensor in module.state_dict().items():
+                self.assertLess((state[name] - tensor).abs().max(), 1e-5, name)
+            self.assertEqual(onnx.load(self.path).metadata_props, onnx.load(output).metadata_props)
+            self.assertIn("in 5 of 5 tensors", fsdp_run(self.path, *options, "--train", "*").stdout)
 
     def test_lost_weights_are_named(self):
         class Folded(torch.nn.Module):

@@ -18,6 +18,7 @@
 #include "importer/passes/specialize.h"
 #include "importer/passes/trained_set.h"
 #include "importer/training_source.h"
+#include "importer/write/state_dict.h"
 #include "kernels/base/text.h"
 #include "kernels/core/device.h"
 #include "runtime/data/column_file.h"
@@ -240,6 +241,7 @@ class SetupMaker {
     if (saved_ != nullptr) rules.saved = saved_->trained;
     rules.changes_values = options_.command != Command::kEval;
     OFSDP_ASSIGN_OR_RETURN(rules.hold_frozen, computes_on_cpu());
+    OFSDP_ASSIGN_OR_RETURN(rules.frozen, frozen_by_module(file));
     if (edits.added) losses_[0].prediction = edits.added->name;
     const WantedValues wanted = wanted_of(losses_);
     if (!edits.any()) {
@@ -248,6 +250,7 @@ class SetupMaker {
     }
     OFSDP_ASSIGN_OR_RETURN(EditedModel edited, edit_model(std::move(file), edits));
     OFSDP_RETURN_IF_ERROR(take_saved_values(edits, edited.file));
+    OFSDP_ASSIGN_OR_RETURN(rules.frozen, frozen_by_module(edited.file));
     std::string adapter = options_.edit.adapter;
     const bool merges = check_mergeable(edited.adapters, "").ok();
     if (adapter.empty() && options_.folder.keeps_model && !merges) {
@@ -305,10 +308,22 @@ class SetupMaker {
       OFSDP_ASSIGN_OR_RETURN(merged, merged_copies_warning(file));
     }
     std::string lines;
-    for (const std::string& warning : {alpha, merged}) {
+    OFSDP_ASSIGN_OR_RETURN(const std::string gone, frozen_names_warning(file));
+    for (const std::string& warning : {alpha, merged, gone}) {
       if (!warning.empty()) lines += format_text("fsdp-run: warning: {}\n", warning);
     }
     return lines;
+  }
+
+  // Another program may have renamed or folded weights that the module does not train.
+  static Result<std::string> frozen_names_warning(const OnnxFile& file) {
+    OFSDP_ASSIGN_OR_RETURN(std::set<std::string> names, frozen_by_module(file));
+    for (const auto& weight : file.initializers()) names.erase(weight.name);
+    if (names.empty()) return std::string();
+    return format_text(
+        "{}: metadata '{}' names '{}', which is no initializer: the weight may train under another "
+        "name (--freeze)",
+        file.path(), importer::kFrozenEntry, escaped(*names.begin()));
   }
 
   // Takes loss and trained parameters from the file's training_info.
