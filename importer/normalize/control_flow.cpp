@@ -1,4 +1,3 @@
-#include <onnx/inliner/inliner.h>
 #include <onnx/shape_inference/attribute_binder.h>
 
 #include <algorithm>
@@ -130,22 +129,6 @@ std::optional<std::vector<onnx::NodeProto>> function_body(GraphRewriter& rewrite
   } catch (const std::exception&) {
     return {};
   }
-}
-
-Status inline_local_functions(onnx::ModelProto& model) {
-  if (model.functions_size() == 0) return {};
-  // The inliner knows the types of inputs and values, but not of initializers.
-  for (const auto& tensor : model.graph().initializer()) {
-    auto& info = *model.mutable_graph()->add_value_info();
-    info.set_name(tensor.name());
-    set_tensor_type(*info.mutable_type(), tensor.data_type(), tensor.dims());
-  }
-  try {
-    onnx::inliner::InlineLocalFunctions(model, true);
-  } catch (const std::exception& error) {
-    return input_error("its functions cannot be inlined: {}", onnx_message(error));
-  }
-  return {};
 }
 
 namespace {

@@ -171,7 +171,12 @@ Status resolve_sequences(GraphRewriter& rewriter, const onnx::NodeProto& node);
 std::optional<std::vector<onnx::NodeProto>> function_body(GraphRewriter& rewriter,
                                                           const onnx::NodeProto& node);
 
-// Replaces calls of the model's own functions by their bodies.
+// Checks that the model's own functions end, and that inlining them stays within the budgets.
+// Errors: kInput.
+Status check_local_functions(const onnx::ModelProto& model);
+
+// Replaces calls of the model's own functions by their bodies, which get the attributes of the call
+// or else the defaults of the function. Errors: kInput.
 Status inline_local_functions(onnx::ModelProto& model);
 
 // A model file ready to be read node by node: checked and converted to kOpset, with functions

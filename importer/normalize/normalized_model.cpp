@@ -1,4 +1,3 @@
-
 #include <onnx/checker.h>
 #include <onnx/defs/schema.h>
 #include <onnx/onnx_pb.h>
@@ -176,133 +175,6 @@ Status compute_in_float32(onnx::ModelProto& model, const std::vector<Initializer
     }
   }
   return types.empty() ? ok_status() : Float32Model(types).convert(*model.mutable_graph());
-}
-
-// A model's size after inlining: ten calls in each function, level after level, make 10^8 nodes
-// from a two-kilobyte file. Each function is counted once, before anything is inlined.
-//
-// Errors: kInput if nodes, bytes or depth exceed their budgets, or if a function calls itself.
-
-// Sums and products saturate above every budget, so none wraps.
-constexpr int64_t kBeyond = int64_t{1} << 40;
-
-int64_t added(int64_t a, int64_t b) { return std::min(a + b, kBeyond); }
-int64_t times(int64_t a, int64_t b) {
-  return a != 0 && b > kBeyond / a ? kBeyond : std::min(a * b, kBeyond);
-}
-
-struct Size {
-  int64_t nodes = 0, bytes = 0;
-
-  Size operator+(const Size& other) const {
-    return {added(nodes, other.nodes), added(bytes, other.bytes)};
-  }
-  Size operator*(int64_t count) const { return {times(nodes, count), times(bytes, count)}; }
-};
-
-// A node list's size once inlined. A graph in the call's attribute goes wherever the body names it.
-struct Expansion {
-  Size own;
-  int64_t graphs = 0;  // places in the body with a graph from the caller's attribute
-  int depth = 0;       // nested functions
-
-  void add(const Expansion& other) {
-    own = own + other.own;
-    graphs = added(graphs, other.graphs);
-    depth = std::max(depth, other.depth);
-  }
-};
-
-class ExpansionCounter {
- public:
-  explicit ExpansionCounter(const onnx::ModelProto& model) {
-    for (const auto& function : model.functions()) {
-      functions_[key(function.domain(), function.name(), function.overload())].proto = &function;
-    }
-  }
-
-  Result<Expansion> count(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes,
-                          int depth) {
-    Expansion sum;
-    for (const auto& node : nodes) {
-      OFSDP_ASSIGN_OR_RETURN(const Expansion one, count(node, depth));
-      sum.add(one);
-    }
-    return sum;
-  }
-
- private:
-  struct Function {
-    const onnx::FunctionProto* proto = nullptr;
-    bool open = false, known = false;
-    Expansion expansion = {};
-  };
-
-  static std::string key(const std::string& domain, const std::string& name,
-                         const std::string& overload) {
-    return short_domain(domain) + "\n" + name + "\n" + overload;
-  }
-
-  Result<Expansion> count(const onnx::NodeProto& node, int depth) {
-    Expansion one;
-    int64_t named = 0;
-    for (const auto& attribute : node.attribute()) {
-      const bool graph = attribute.type() == onnx::AttributeProto::GRAPH ||
-                         attribute.type() == onnx::AttributeProto::GRAPHS;
-      if (graph && !attribute.ref_attr_name().empty()) ++named;
-      if (attribute.has_g()) OFSDP_RETURN_IF_ERROR(add(attribute.g(), depth, one));
-      for (const auto& inner : attribute.graphs()) OFSDP_RETURN_IF_ERROR(add(inner, depth, one));
-    }
-    const auto found = functions_.find(key(node.domain(), node.op_type(), node.overload()));
-    if (found == functions_.end()) {
-      one.own = one.own + Size{1, static_cast<int64_t>(node.ByteSizeLong())};
-      one.graphs = added(one.graphs, named);
-      return one;
-    }
-    OFSDP_ASSIGN_OR_RETURN(const Expansion body, count(found->second, depth + 1));
-    one.own = body.own + one.own * body.graphs;
-    one.graphs = times(added(one.graphs, named), body.graphs);
-    one.depth = std::max(one.depth, body.depth + 1);
-    return one;
-  }
-
-  Status add(const onnx::GraphProto& graph, int depth, Expansion& sum) {
-    OFSDP_ASSIGN_OR_RETURN(const Expansion inner, count(graph.node(), depth));
-    sum.add(inner);
-    return ok_status();
-  }
-
-  Result<Expansion> count(Function& function, int depth) {
-    const std::string name = printable(function.proto->name());
-    OFSDP_REJECT_IF(function.open, "function '{}': expected calls of others, found one of itself",
-                    name);
-    if (!function.known) {
-      OFSDP_REJECT_IF(depth > kMaxDepth, "function '{}': expected calls at most {} deep", name,
-                      kMaxDepth);
-      function.open = true;
-      OFSDP_ASSIGN_OR_RETURN(function.expansion, count(function.proto->node(), depth));
-      function.open = false;
-      function.known = true;
-    }
-    OFSDP_REJECT_IF(function.expansion.depth > kMaxDepth,
-                    "function '{}': expected calls at most {} deep", name, kMaxDepth);
-    return function.expansion;
-  }
-
-  std::unordered_map<std::string, Function> functions_;  // nodes stay in the model
-};
-
-Status check_expansion(const onnx::ModelProto& model) {
-  OFSDP_ASSIGN_OR_RETURN(const Expansion all,
-                         ExpansionCounter(model).count(model.graph().node(), 0));
-  OFSDP_REJECT_IF(all.own.nodes > kMaxNodes,
-                  "expected functions that make at most {} nodes, found {}{}", kMaxNodes,
-                  all.own.nodes == kBeyond ? "more than " : "",
-                  all.own.nodes == kBeyond ? kBeyond - 1 : all.own.nodes);
-  OFSDP_REJECT_IF(all.own.bytes > kMaxModelBytes,
-                  "expected functions that make at most {} bytes of nodes, found more",
-                  kMaxModelBytes);
-  return ok_status();
 }
 
 // ONNX Runtime writes some own operators into ONNX's domain, where the checker would not know them:
@@ -563,9 +435,7 @@ Result<NormalizedModel> normalized_model(const OnnxFile& file, const Operators& 
                   opset, kOpset);
   move_to_microsoft(model, operators, opset);
   try {
-    if (model.functions_size() > 0) {
-      OFSDP_RETURN_IF_ERROR(check_expansion(model).with_prefix(file.path()));
-    }
+    OFSDP_RETURN_IF_ERROR(check_local_functions(model).with_prefix(file.path()));
     check(model, opset);
     OFSDP_RETURN_IF_ERROR(inline_local_functions(model).with_prefix(file.path()));
     OFSDP_RETURN_IF_ERROR(refuse_own(model.graph()).with_prefix(file.path()));

@@ -48,6 +48,14 @@ ValueId find_output(const Graph& graph, const std::string& name) {
   return find_named(graph, graph.outputs, name);
 }
 
+Result<ValueId> in_float32(Graph& graph, ValueId id, const std::string& name) {
+  if (id == 0 || !is_floating(graph.value(id).desc.dtype) ||
+      graph.value(id).desc.dtype == DType::kFloat32) {
+    return id;
+  }
+  return GraphEditor(graph).add1("Cast", name, {id}, {{"to", onnx_number(DType::kFloat32)}});
+}
+
 ValueId find_operand(const Graph& graph, const LossSpec& spec) {
   return find_output(graph, spec.scores.empty() ? spec.prediction : spec.scores);
 }
@@ -263,7 +271,10 @@ Result<Measured> measured_rows(Graph& graph, std::span<const LossSpec> specs,
   const size_t term = wanted.prediction.empty() ? 0 : loss_of(specs, wanted);
   const LossSpec& spec = specs[term];
   const bool own = wanted.prediction.empty() || wanted.prediction == spec.prediction;
-  ValueId prediction = own ? find_operand(graph, spec) : find_output(graph, wanted.prediction);
+  OFSDP_ASSIGN_OR_RETURN(
+      ValueId prediction,
+      in_float32(graph, own ? find_operand(graph, spec) : find_output(graph, wanted.prediction),
+                 "measure.scores"));
   ValueId labels = labels_for_accuracy(graph, spec, term);
   const bool of_sequences = loss_traits(spec.kind).of_sequences;
   OFSDP_REJECT_IF(wanted.sequences != of_sequences, "--eval-metrics {}: expected {}",
@@ -432,10 +443,17 @@ void add_label_columns(Graph& graph, std::span<const LossSpec> specs,
   }
 }
 
+// Returns the term, a float32 scalar; the file's own loss may have another type.
 Result<ValueId> add_term(Graph& graph, const LossSpec& spec) {
-  if (spec.kind == LossKind::kOutput) return find_output(graph, spec.output);
-  return add_loss(graph, spec, find_operand(graph, spec),
-                  find_named(graph, graph.inputs, spec.labels));
+  if (spec.kind == LossKind::kOutput) {
+    return in_float32(graph, find_output(graph, spec.output), "loss.cast");
+  }
+  OFSDP_ASSIGN_OR_RETURN(const ValueId prediction,
+                         in_float32(graph, find_operand(graph, spec), "loss.prediction.cast"));
+  OFSDP_ASSIGN_OR_RETURN(
+      const ValueId loss,
+      add_loss(graph, spec, prediction, find_named(graph, graph.inputs, spec.labels)));
+  return in_float32(graph, loss, "loss.cast");
 }
 
 }  // namespace
@@ -453,7 +471,9 @@ Result<Graph> attach_losses(const Graph& graph, std::span<const LossSpec> specs,
     term.numerator = is_numerator(specs[i]);
   }
   if (count_matches) {
-    OFSDP_RETURN_IF_ERROR(add_matches(result, specs[0], find_operand(result, specs[0])));
+    OFSDP_ASSIGN_OR_RETURN(const ValueId prediction,
+                           in_float32(result, find_operand(result, specs[0]), "accuracy.scores"));
+    OFSDP_RETURN_IF_ERROR(add_matches(result, specs[0], prediction));
   }
   return result;
 }

@@ -202,6 +202,8 @@ bool is_scalar_float(const Value& value);
 // Return outputs of the graph, or 0: by name; the value that a loss reads.
 ValueId find_output(const Graph& graph, const std::string& name);
 ValueId find_operand(const Graph& graph, const LossSpec& spec);
+// Returns the value in float32: itself if it is no other floating type (or 0), else a new Cast's.
+Result<ValueId> in_float32(Graph& graph, ValueId id, const std::string& name);
 
 // Adds the nodes of a loss other than kOutput.
 Result<ValueId> add_loss(Graph& graph, const LossSpec& spec, ValueId prediction, ValueId labels);

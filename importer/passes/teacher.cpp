@@ -218,7 +218,9 @@ Status add_distillation(Graph& graph, std::span<const LossSpec> specs, const Tea
     const auto found = taught.find(spec.taught.empty() ? spec.prediction : spec.taught);
     if (specs[i].kind == LossKind::kOutput || found == taught.end()) continue;
     if (!is_floating(graph.value(found->second).desc.dtype)) continue;
-    const ValueId student = find_operand(graph, spec);
+    OFSDP_ASSIGN_OR_RETURN(const ValueId student,
+                           in_float32(graph, find_operand(graph, spec), "student.scores"));
+    OFSDP_ASSIGN_OR_RETURN(const ValueId given, in_float32(graph, found->second, "teacher.scores"));
     const Shape& expected = graph.value(student).desc.shape;
     const Shape& shape = graph.value(found->second).desc.shape;
     OFSDP_REJECT_IF(shape != expected,
@@ -229,7 +231,7 @@ Status add_distillation(Graph& graph, std::span<const LossSpec> specs, const Tea
     if (expected.rank() < 2) continue;  // one class: the divergence is 0
     const double t = teacher.how.temperature;
     OFSDP_ASSIGN_OR_RETURN(const ValueId divergence,
-                           add_divergence(graph, specs[i], t, student, found->second));
+                           add_divergence(graph, specs[i], t, student, given));
     graph.terms.push_back(
         {divergence, 0, specs[i].weight * teacher.how.weight * t * t, static_cast<int>(i)});
   }

@@ -87,6 +87,7 @@ class ArrayWriter final : public RowsWriter {
   }
 
   Status append(Member& member, std::span<const std::byte> bytes) const {
+    if (bytes.empty()) return {};  // zlib takes a null pointer for a new checksum
     OFSDP_RETURN_IF_ERROR(write_exactly(file_, static_cast<int64_t>(member.next), bytes));
     member.next += bytes.size();
     member.crc = static_cast<uint32_t>(

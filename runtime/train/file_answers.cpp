@@ -366,7 +366,7 @@ class FileCheck {
     return weights;
   }
 
-  // The file may store weights in a type with fewer digits than the run computes in.
+  // The file may store weights, or compute, in a type with fewer digits than the run computes in.
   TypeTolerance limits_of(const PlainModel& plain) const {
     TypeTolerance limits = tolerance_of(options_.sharding.param_dtype);
     const bool tf32 = options_.sharding.matmul_precision == MatmulPrecision::kHigh;
@@ -381,6 +381,9 @@ class FileCheck {
       if (weight.quantization != nullptr || weight.dtype == DType::kBFloat16) {
         allow(DType::kBFloat16);
       }
+    }
+    for (const Value& value : plain.graph.values) {
+      if (is_16_bit_float(value.desc.dtype)) allow(value.desc.dtype);
     }
     return limits;
   }

@@ -620,6 +620,21 @@ TEST(PredictTest, WritesTheNamesOfClasses) {
   }
 }
 
+TEST(PredictTest, AnArchiveMayHoldAnEmptyOutput) {
+  const ModelFolder folder;
+  folder.write("rows/x.npy", linear_inputs(7));
+  SmallModel model = linear_model();
+  model.initializers = {tensor("w", kFloat, {4, 0}, ""), tensor("b", kFloat, {1}, raw<float>({1}))};
+  model.outputs = {declared("logits", {-1, 0})};
+  folder.write("model.onnx", model.bytes());
+  expect_success(predicts(folder, "out.npz"));
+  const Finished unzip = Program::run({"/usr/bin/python3", "-c",
+                                       "import sys, zipfile; z = zipfile.ZipFile(sys.argv[1]); "
+                                       "assert z.testzip() is None, z.testzip()",
+                                       folder / "out.npz"});
+  EXPECT_EQ(unzip.status, 0) << unzip.err;
+}
+
 TEST(PredictTest, WritesSeveralOutputsUnderTheirNames) {
   const ModelFolder folder;
   folder.write("rows/x.npy", linear_inputs(11));

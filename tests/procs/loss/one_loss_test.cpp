@@ -156,6 +156,48 @@ TEST(ValueLoss, DistancesCountAsTheyAre) {
   smooth.expect_losses({"--loss", "smooth_l1"}, {1, 1, 1}, "numbers");
 }
 
+constexpr int kDouble = 11;
+
+std::string cast_to_double(const std::string& from, const std::string& to) {
+  const std::string type = message(5, message(1, "to") + number(3, kDouble) + number(20, 2));
+  return node("Cast", {from}, {to}, "widen") + type;
+}
+
+// The loss is computed in float32, whatever the type of the prediction at the end of the file.
+TEST(ValueLoss, APredictionOfAnotherTypeIsReadAsFloat32) {
+  const WeightedLosses folder(Head::kL1);
+  SmallModel model = linear_model();
+  model.nodes.push_back(cast_to_double("logits", "wide"));
+  model.outputs = {declared("wide", {-1, 3}, kDouble)};
+  folder.write("model.onnx", model.bytes());
+  folder.expect_losses({"--loss", "l1"}, {1, 1, 1}, "numbers");
+}
+
+// A file that computes its loss itself, the mean of all |x w + b|, in two types.
+TEST(ValueLoss, ALossOfAnotherTypeIsReadAsFloat32) {
+  const ModelFolder folder;
+  folder.write("data/x.npy", linear_inputs());
+  SmallModel model = linear_model();
+  const std::string flat = message(5, message(1, "keepdims") + number(3, 0) + number(20, 2));
+  model.nodes.push_back(node("Abs", {"logits"}, {"sizes"}, "size"));
+  model.nodes.push_back(node("ReduceMean", {"sizes"}, {"loss"}, "mean") + flat);
+  model.outputs = {declared("loss", {})};
+  const auto losses = [&] {
+    folder.write("model.onnx", model.bytes());
+    const std::string metrics = folder / "metrics.jsonl";
+    const Finished run = Program::run(fsdp_run({folder.model(), "--data", folder / "data", "--lr",
+                                                "0.1", "--steps", "3", "--metrics", metrics}));
+    EXPECT_EQ(run.status, 0) << run.err;
+    EXPECT_THAT(run.err, testing::Not(testing::HasSubstr("warning")));
+    return losses_of(metrics);
+  };
+  const std::vector<double> narrow = losses();
+  model.nodes.push_back(cast_to_double("loss", "wide"));
+  model.outputs = {declared("wide", {}, kDouble)};
+  EXPECT_THAT(narrow, testing::SizeIs(3));
+  EXPECT_EQ(losses(), narrow);
+}
+
 TEST(ValueLoss, DevicesGiveTheBitsOfTheCpu) {
   const WeightedLosses folder(Head::kL1);
   for (const char* loss : {"l1", "smooth_l1"}) {
