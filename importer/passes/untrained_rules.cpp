@@ -354,7 +354,16 @@ class SlopeReaders {
 // normalization of groups between two reshapes, then the weights of the channels.
 bool is_of_groups(const Graph& graph, const GraphUses& uses, const Parameter& p) {
   const auto reshapes = [&](size_t n) { return is_operator(graph.nodes[n], "Reshape"); };
-  const auto scales = [&](size_t n) { return is_operator(graph.nodes[n], "Mul"); };
+  const auto is_weight = [&](ValueId id) {
+    const int made = uses.maker(id);
+    if (made < 0) return graph.value(id).kind == ValueKind::kParameter;
+    const Node& view = graph.nodes[static_cast<size_t>(made)];
+    return view.op->view && graph.value(view.inputs[0]).kind == ValueKind::kParameter;
+  };
+  const auto scales = [&](size_t n) {
+    const Node& next = graph.nodes[n];
+    return is_operator(next, "Mul") && std::ranges::any_of(next.inputs, is_weight);
+  };
   const auto& readers = uses.readers(p.value);
   return !readers.empty() && std::ranges::all_of(readers, [&](size_t reader) {
     const Node& node = graph.nodes[reader];
@@ -363,7 +372,8 @@ bool is_of_groups(const Graph& graph, const GraphUses& uses, const Parameter& p)
     const auto& after = uses.readers(node.outputs[0]);
     if (before < 0 || !reshapes(static_cast<size_t>(before)) || after.size() != 1) return false;
     const auto& next = uses.readers(graph.nodes[after[0]].outputs[0]);
-    return reshapes(after[0]) && (is_unnamed_value(p.name) || std::ranges::all_of(next, scales));
+    const bool scaled = !next.empty() && std::ranges::all_of(next, scales);
+    return reshapes(after[0]) && (scaled || is_unnamed_value(p.name));
   });
 }
 

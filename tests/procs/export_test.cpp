@@ -314,6 +314,24 @@ TEST(ExportTest, WeightsThatTheModuleDoesNotTrainStay) {
   }
 }
 
+// Copies of a frozen weight are frozen, too.
+TEST(ExportTest, UntiedCopiesOfFrozenWeightsStay) {
+  const ModelFolder folder;
+  SmallModel model = linear_model();
+  model.nodes = {node("MatMul", {"x", "w"}, {"one"}, "one"),
+                 node("MatMul", {"x", "w"}, {"two"}, "two"),
+                 node("Add", {"one", "two"}, {"products"}, "both"),
+                 node("Add", {"products", "b"}, {"logits"}, "add")};
+  folder.write("model.onnx", model.bytes() + message(14, message(1, "onnx_fsdp.frozen") +
+                                                             message(2, R"(["w"])")));
+  const Finished run = Program::run(folder.train() + Words{"--untie", "w"});
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.out, testing::HasSubstr("in 1 of 3 tensors; 2 frozen by the module"));
+  const Finished again = Program::run(
+      fsdp_run({folder.output(), "--loss", "cross_entropy", "--steps", "1", "--run-dir", "none"}));
+  EXPECT_THAT(again.out, testing::HasSubstr("in 1 of 3 tensors; 2 frozen by the module"));
+}
+
 TEST(ExportTest, AListOfFrozenWeightsThatIsWrong) {
   const ModelFolder folder;
   for (const char* names : {"b", R"({"b":1})", "[1]"}) {

@@ -395,8 +395,12 @@ TEST_F(Passes, SettingsOfAnOperatorAreNotTrained) {
   };
   maker.node("Mul", "y3", {groups("group"), maker.parameter("weight", {8})});
   maker.node("Relu", "y4", {groups("instance")});  // its own scale and shift
+  const ValueId gated = groups("gated");
+  maker.node("Mul", "y5", {gated, maker.input("gate", {DType::kFloat32, {2, 8}})});
+  groups("last");
   EXPECT_EQ(trained_names(maker.graph),
-            (std::set<std::string>{"instance.ones", "instance.zeros", "weight"}));
+            (std::set<std::string>{"instance.ones", "instance.zeros", "weight", "gated.ones",
+                                   "gated.zeros", "last.ones", "last.zeros"}));
 }
 
 TEST_F(Passes, NothingToTrainAndAnUnreachedLossAreErrors) {
