@@ -377,9 +377,69 @@ bool is_of_groups(const Graph& graph, const GraphUses& uses, const Parameter& p)
   });
 }
 
-// Operands that an operator reads as a setting: OneHot's [off, on], the window of an STFT.
+// Scales of integers that the file stores: W is integers * scale, or the scale multiplies the
+// product with the integers. The common forms are whole weights before this rule is asked
+// (importer/normalize/quantized_graph.h). In the others the integers stay, and so must the scale.
+class ScaleReaders {
+ public:
+  ScaleReaders(const Graph& graph, const GraphUses& uses) : graph_(graph), uses_(uses) {}
+
+  // Returns whether nodes read the value, also through views and casts, and all multiply stored
+  // integers, or a product with such, by it.
+  bool all_scale_integers(ValueId scale) const {
+    const std::vector<size_t>& readers = uses_.readers(scale);
+    return !readers.empty() && std::ranges::all_of(readers, [&](size_t reader) {
+      const Node& node = graph_.nodes[reader];
+      if (only_moves(node)) {  // CastLike may read the type alone
+        return node.inputs[0] != scale || all_scale_integers(node.outputs[0]);
+      }
+      if (!is_operator(node, "Mul") && !is_operator(node, "Div")) return false;
+      const ValueId other = node.inputs[node.inputs[0] == scale ? 1 : 0];
+      return from_integers(other) || is_product_with_integers(other);
+    });
+  }
+
+ private:
+  static bool only_moves(const Node& node) {
+    static const std::set<std::string> kMoving = {"Cast",     "CastLike", "Transpose",
+                                                  "Identity", "Expand",   "Unsqueeze"};
+    return node.op->view || kMoving.contains(node.op->full_name());
+  }
+
+  // Returns whether the value holds nothing but numbers that the file stores as integers.
+  bool from_integers(ValueId id) const {
+    const Value& value = graph_.value(id);
+    const int at = uses_.maker(id);
+    if (at < 0) return value.kind != ValueKind::kInput && is_integer(value.desc.dtype);
+    const Node& node = graph_.nodes[static_cast<size_t>(at)];
+    if (is_operator(node, "Constant")) {
+      const auto tensor = node.attributes.get<ConstantPtr>("value", nullptr);
+      return tensor != nullptr && is_integer(tensor->desc.dtype);
+    }
+    if (only_moves(node)) return from_integers(node.inputs[0]);
+    if (!is_operator(node, "Sub")) return false;  // a zero point
+    return from_integers(node.inputs[0]) && from_integers(node.inputs[1]);
+  }
+
+  bool is_product_with_integers(ValueId id) const {
+    const int at = uses_.maker(id);
+    if (at < 0) return false;
+    const Node& node = graph_.nodes[static_cast<size_t>(at)];
+    if (only_moves(node)) return is_product_with_integers(node.inputs[0]);
+    const bool product =
+        is_operator(node, "MatMul") || is_operator(node, "Gemm") || is_operator(node, "Conv");
+    return product && (from_integers(node.inputs[0]) || from_integers(node.inputs[1]));
+  }
+
+  const Graph& graph_;
+  const GraphUses& uses_;
+};
+
+// Operands that an operator reads as a setting: OneHot's [off, on], the window of an STFT, the
+// scale of integers.
 std::string reader_of_setting(const Graph& graph, const GraphUses& uses, ValueId value) {
-  static const std::map<std::string, size_t> kSettings = {{"OneHot", 2}, {"STFT", 2}};
+  static const std::map<std::string, size_t> kSettings = {
+      {"OneHot", 2}, {"STFT", 2}, {"DequantizeLinear", 1}, {"QuantizeLinear", 1}};
   for (const size_t reader : uses.readers(value)) {
     const Node& node = graph.nodes[reader];
     const auto found = kSettings.find(node.op->full_name());
@@ -406,6 +466,7 @@ std::string why_not_by_rule(const Graph& graph, const GraphUses& uses, const Par
   if (AngleReaders(graph, uses, p).all_make_angles()) return "frequencies of cosines and sines";
   if (SlopeReaders(graph, uses).all_add_to_scores(p)) return "slopes of an attention's positions";
   if (is_of_groups(graph, uses, p)) return "one number a group of a normalization";
+  if (ScaleReaders(graph, uses).all_scale_integers(p.value)) return "a scale of stored integers";
   const std::string setting = reader_of_setting(graph, uses, p.value);
   if (!setting.empty()) return "a setting of " + setting;
   if (is_tensor_of_code(graph, p)) return "a tensor of the module's code";

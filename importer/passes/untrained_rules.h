@@ -9,6 +9,7 @@
 //   slopes    one a head, that only positions multiply before they are added to an attention's
 //             scores; a table that positions index is a weight
 //   groups    scale and shift of an instance normalization that stands for one of groups
+//   scales    of integers that the file stores, in forms that are no quantized weight as a whole
 //   settings  [off, on] of OneHot, the window of an STFT
 //   numbers   of rank 0; one element that an operator reads as a bound, a fill or a choice
 //             (OpDef::reads_number), that scales both factors of a product, or has a name that

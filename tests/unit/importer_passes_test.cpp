@@ -341,6 +341,30 @@ TEST_F(Passes, TablesOfARotationAreNotTrained) {
   EXPECT_EQ(trained_names(maker.graph), (std::set<std::string>{"other", "scale"}));
 }
 
+// Integers that no whole weight was made of, times a scale, before or after a product.
+TEST_F(Passes, ScalesOfStoredIntegersAreNotTrained) {
+  const ValueId x = maker.input("x", {DType::kFloat32, {2, 4}});
+  const Attributes to_float{{"to", int64_t{1}}};
+  const auto integers = [&](const std::string& name) {
+    return maker.node("Cast", name + ".floats", {maker.ints({3, -5, 7, 1})}, to_float);
+  };
+  const auto times = [&](const std::string& name, ValueId other) {
+    return maker.node("Mul", name + ".mul", {maker.parameter(name, {4}), other});
+  };
+  times("of_vector", integers("a"));
+  const ValueId zero = maker.node("Cast", "zero", {maker.ints({2})}, to_float);
+  times("with_zero_point", maker.node("Sub", "centred", {integers("b"), zero}));
+  const ValueId matrix = maker.node("Reshape", "matrix", {integers("c"), maker.ints({4, 1})});
+  times("of_product", maker.node("MatMul", "product", {x, matrix}));
+  times("of_data", x);
+  times("of_float_product", maker.node("MatMul", "dense", {x, maker.parameter("w", {4, 4})}));
+  const ValueId both = maker.parameter("of_both", {4});
+  maker.node("Mul", "one", {both, integers("d")});
+  maker.node("Add", "two", {both, x});
+  EXPECT_EQ(trained_names(maker.graph),
+            (std::set<std::string>{"of_data", "of_float_product", "w", "of_both"}));
+}
+
 // Scores plus slopes times positions, as PyTorch's exporter writes Bloom; near misses are weights.
 TEST_F(Passes, SlopesOfPositionsAreNotTrained) {
   const ValueId q = maker.input("q", {DType::kFloat32, {2, 2, 3, 4}});
