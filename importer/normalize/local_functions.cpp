@@ -257,6 +257,26 @@ class FunctionDefaults {
   std::unordered_map<std::string, Function> functions_;
 };
 
+// A domain of the model's own functions has no operators, so its version means nothing; the inliner
+// leaves out functions that import another version than the model does (jax2onnx writes such).
+void agree_on_versions(onnx::ModelProto& model) {
+  std::map<std::string, int64_t> versions;
+  for (const auto& function : model.functions()) {
+    const std::string domain = short_domain(function.domain());
+    if (!domain.empty()) versions[domain] = 1;
+  }
+  for (const auto& opset : model.opset_import()) {
+    const auto found = versions.find(short_domain(opset.domain()));
+    if (found != versions.end()) found->second = opset.version();
+  }
+  for (auto& function : *model.mutable_functions()) {
+    for (auto& opset : *function.mutable_opset_import()) {
+      const auto found = versions.find(short_domain(opset.domain()));
+      if (found != versions.end()) opset.set_version(found->second);
+    }
+  }
+}
+
 }  // namespace
 
 Status check_local_functions(const onnx::ModelProto& model) {
@@ -275,6 +295,7 @@ Status check_local_functions(const onnx::ModelProto& model) {
 
 Status inline_local_functions(onnx::ModelProto& model) {
   if (model.functions_size() == 0) return {};
+  agree_on_versions(model);
   OFSDP_RETURN_IF_ERROR(FunctionDefaults(model).write());
   OFSDP_RETURN_IF_ERROR(check_local_functions(model));  // a default may be a graph
   // The inliner knows the types of inputs and values, but not of initializers.

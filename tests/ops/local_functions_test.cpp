@@ -82,6 +82,15 @@ Both <steep> (a) => (c) {
   EXPECT_THAT(graph.error().message(), HasSubstr("function 'Both': attribute 'steep'"));
 }
 
+TEST_F(LocalFunctions, ADomainOfFunctionsMayHaveOtherVersionsInside) {
+  std::string text = model_with("d.Outer(x)", kAct + kOuter);
+  const std::string version = R"(["" : 17, "d" : 1]>
+Outer)";
+  text.replace(text.find(version), version.size(), R"(["" : 17, "d" : 23]>
+Outer)");
+  EXPECT_THAT(slopes(text), ElementsAre(0.5f));
+}
+
 TEST_F(LocalFunctions, CallsInBranchesTakeTheDefaultToo) {
   const std::string branch = R"(<ir_version: 10, opset_import: ["" : 17, "d" : 1]>
 g (float[2, 3] x) => (float[2, 3] y)
