@@ -6,13 +6,9 @@
 
 #include "kernels/base/text.h"
 #include "runtime/data/column_file.h"
+#include "runtime/data/text_records.h"
 
 namespace ofsdp::runtime {
-
-bool is_one_of(std::string name, std::initializer_list<std::string_view> names) {
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return std::ranges::find(names, name) != names.end();
-}
 
 namespace {
 
@@ -35,6 +31,11 @@ std::string quoted_name(const std::string& name) {
   return OrderedJson(name).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
+// Returns true if the name, in any case, is one of the names in small letters.
+bool is_one_of(const std::string& name, std::initializer_list<std::string_view> names) {
+  return std::ranges::find(names, lower_text(name)) != names.end();
+}
+
 bool is_label_name(const std::string& name) {
   return is_one_of(name, {"label", "labels", "target", "targets", "class", "y"});
 }
@@ -47,7 +48,8 @@ bool is_row_number(const std::string& name) {
 class TableAdvice {
  public:
   TableAdvice(std::string file, const std::vector<ColumnSurvey>& columns) : file_(std::move(file)) {
-    key_ = fs::path(file_).extension() == ".jsonl" ? "field" : "column";
+    const DataFormat* const format = find_format(file_);
+    key_ = format != nullptr ? format->part : "column";
     for (const ColumnSurvey& column : columns) free_.push_back(&column);
   }
 
@@ -237,7 +239,7 @@ class ColumnsAdvice {
     const ColumnSpec& spec = *pair.spec;
     if (spec.images) return spec.images->classes ? class_line(name, spec) : image_line(name, spec);
     std::string keys = "file: " + quoted_name(place_(spec.path));
-    const DataFormat* const format = find_format(fs::path(spec.path).extension().string());
+    const DataFormat* const format = find_format(spec.path);
     if (format != nullptr && !spec.parts.empty()) {
       keys += format_text(", {}: {}", format->part, quoted_name(spec.parts[0]));
     }

@@ -27,9 +27,6 @@ struct DataInput {
   std::vector<int64_t> dims;  // of a row; -1: open
 };
 
-// Returns true if the name, in any case, is one of the names in small letters.
-bool is_one_of(std::string name, std::initializer_list<std::string_view> names);
-
 std::string describe_table(const std::string& file, const std::vector<ColumnSurvey>& columns,
                            const std::vector<DataInput>& inputs);
 

@@ -6,8 +6,10 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -71,8 +73,8 @@ constexpr int kGzipWindow = 15 + 16;  // tells zlib to expect a gzip header and 
 
 class Inflater {
  public:
-  // `expected` appears in messages.
-  Inflater(const ByteSource& source, size_t expected)
+  // `expected` appears in messages; none: the length is unknown.
+  Inflater(const ByteSource& source, std::optional<size_t> expected)
       : source_(source), expected_(expected), input_(kBlock) {}
   Inflater(const Inflater&) = delete;
   ~Inflater() { inflateEnd(&stream_); }
@@ -110,8 +112,7 @@ class Inflater {
       return ok_status();
     }
     if (rest == 0) {
-      return input_error("{}: truncated gzip data: expected {} bytes after inflating, found {}",
-                         source_.path(), expected_, produced_);
+      return input_error("{}: truncated gzip data: {}", source_.path(), lengths());
     }
     const size_t count = std::min(rest, kBlock);
     OFSDP_RETURN_IF_ERROR(source_.read(offset_, {input_.data(), count}));
@@ -125,13 +126,18 @@ class Inflater {
     between_members_ = code == Z_STREAM_END;
     if (between_members_) inflateReset(&stream_);
     if (code == Z_OK || code == Z_STREAM_END || code == Z_BUF_ERROR) return ok_status();
-    return input_error("{}: corrupted gzip data: expected {} bytes after inflating, found {} ({})",
-                       source_.path(), expected_, produced_,
+    return input_error("{}: corrupted gzip data: {} ({})", source_.path(), lengths(),
                        stream_.msg != nullptr ? stream_.msg : "no more is known");
   }
 
+  std::string lengths() const {
+    return expected_
+               ? format_text("expected {} bytes after inflating, found {}", *expected_, produced_)
+               : format_text("expected its end after inflating, found {} bytes", produced_);
+  }
+
   const ByteSource& source_;
-  const size_t expected_;
+  const std::optional<size_t> expected_;
   std::vector<std::byte> input_;
   z_stream stream_{};
   size_t offset_ = 0;
@@ -142,8 +148,16 @@ class Inflater {
 
 }  // namespace
 
-bool starts_like_gzip(std::span<const std::byte> bytes) {
-  return bytes.size() >= 2 && bytes[0] == std::byte{0x1f} && bytes[1] == std::byte{0x8b};
+Result<bool> is_gzip(const ByteSource& source) {
+  std::array<std::byte, 2> magic{};
+  if (source.size() >= magic.size()) OFSDP_RETURN_IF_ERROR(source.read(0, magic));
+  const bool gzip = magic[0] == std::byte{0x1f} && magic[1] == std::byte{0x8b};
+  if (!gzip && (source.path().ends_with(".gz") || source.path().ends_with(".GZ"))) {
+    return input_error("{}: expected gzip data (first bytes 1f 8b), found {:02x} {:02x}",
+                       source.path(), static_cast<unsigned>(magic[0]),
+                       static_cast<unsigned>(magic[1]));
+  }
+  return gzip;
 }
 
 Status check_inflated_size(const ByteSource& source, size_t bytes) {
@@ -173,6 +187,21 @@ Status inflate_all(const ByteSource& source, std::span<std::byte> dst) {
   if (found == dst.size()) return ok_status();
   return input_error("{}: expected {} bytes after inflating, found {}", source.path(), dst.size(),
                      found);
+}
+
+Result<std::string> inflate_text(const ByteSource& source) {
+  Inflater inflater(source, std::nullopt);
+  OFSDP_RETURN_IF_ERROR(inflater.start());
+  std::string text;
+  size_t filled = 0;
+  while (filled == text.size()) {
+    text.resize(std::max(2 * text.size(), kBlock));
+    OFSDP_ASSIGN_OR_RETURN(const size_t more,
+                           inflater.read(std::as_writable_bytes(std::span(text).subspan(filled))));
+    filled += more;
+  }
+  text.resize(filled);
+  return text;
 }
 
 namespace {

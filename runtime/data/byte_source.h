@@ -42,7 +42,9 @@ class ByteSource {
 // not run in the training loop. If a stream is truncated, damaged or has another length, they
 // return kInput with the file and the bytes expected and found.
 
-bool starts_like_gzip(std::span<const std::byte> bytes);
+// Returns true for gzip data, whatever the name: downloads often drop the ending. kInput if the
+// name ends in .gz, and the data are something else.
+Result<bool> is_gzip(const ByteSource& source);
 
 // Returns an error if the file cannot inflate to `bytes`; called before the memory is allocated.
 Status check_inflated_size(const ByteSource& source, size_t bytes);
@@ -52,6 +54,8 @@ Result<size_t> inflate_prefix(const ByteSource& source, std::span<std::byte> dst
 
 // Inflates everything; the data must have exactly dst.size() bytes.
 Status inflate_all(const ByteSource& source, std::span<std::byte> dst);
+// Inflates everything, of any length: at most 1032 times the file's, by the format.
+Result<std::string> inflate_text(const ByteSource& source);
 
 // A .zip file's member. Supports only the subset that .npz files use: stored or deflated members
 // with 64-bit sizes (APPNOTE.TXT 6.3, sections 4.3 and 4.5.3), no encryption, one disk. Every

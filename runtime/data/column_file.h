@@ -1,11 +1,12 @@
 // ColumnFile opens one column's file: it knows the layout of rows and reads their bytes.
 //
-// The extension selects the format: .npy (NEP 1, versions 1 to 3, C order, little-endian), .bin
-// (flat tokens), .npz and .safetensors (with several arrays), .csv, .tsv and .jsonl (see TextRows
-// below), .parquet (runtime/data/parquet_rows.h). A file with any other name must be IDX, MNIST's
-// big-endian format. An .npy or IDX file may be gzipped. Gzipped files, compressed .npz arrays,
-// text and parquet are decoded once per host into memory that all of its ranks share. With a
-// tokenizer, a text file's rows are tokens (runtime/data/token_rows.h).
+// The extension, in any case, selects the format: .npy (NEP 1, versions 1 to 3, C order,
+// little-endian), .bin (flat tokens), .npz and .safetensors (with several arrays), .csv, .tsv and
+// .jsonl (see TextRows below), .parquet (runtime/data/parquet_rows.h). A file with any other name
+// must be IDX, MNIST's big-endian format. An .npy, IDX or text file may be gzipped, with .gz in
+// the name or without. Gzipped files, compressed .npz arrays, text and parquet are decoded once
+// per host into memory that all of its ranks share. With a tokenizer, a text file's rows are
+// tokens (runtime/data/token_rows.h).
 //
 // Instead of a file, a caller of the library may give an array (ColumnSpec::array). It is read in
 // place, so it must stay alive while rows are read. `replace` takes the next array, which must have
@@ -131,9 +132,17 @@ struct DataFormat {
   Result<OpenedColumn> (*open)(const ColumnSpec& spec, ByteSource source,
                                Communicator& communicator, MemoryLedger& ledger);
   bool pads = false;  // a field's lists may differ in length; shorter ones are padded
+  bool text = false;  // may be gzipped
 };
 std::span<const DataFormat> data_formats();
-const DataFormat* find_format(std::string_view extension);  // null: one column, or unknown
+const DataFormat* find_format(const std::string& path);  // null: one column, or unknown
+
+// Names of data files: for data/T.CSV.gz
+std::string last_ending(const std::string& path);  // ".gz": in lower case
+std::string data_ending(const std::string& path);  // ".csv": the same of what is gzipped
+std::string data_name(const std::string& path);    // "T"
+// Returns ": the ending .x is of no known kind (.npy, ..)"; empty for known ones and for none.
+std::string unknown_kind(const std::string& path);
 
 // Makes `bytes` bytes that a host's ranks share; `fill(span)` writes them on one rank. Collective.
 template <typename Fill>
@@ -160,12 +169,14 @@ Result<ByteSource> share_made(const std::string& path, size_t bytes, Fill fill,
   return ByteSource::memory(path, made);
 }
 
+// The headers of files with one column (array_headers.cpp).
+
 // Parses the header with which the (inflated) file begins. Checks the header's length, but not
 // whether the file holds all rows.
 Result<ColumnLayout> parse_npy(const std::string& path, std::span<const std::byte> prefix);
 Result<ColumnLayout> parse_idx(const std::string& path, std::span<const std::byte> prefix);
 // Token files have no header: the length gives the row count. If `spec` has no dtype,
-// it is inferred from the bytes; see [Note: width of tokens] in column_file.cpp.
+// it is inferred from the bytes; see [Note: width of tokens] in array_headers.cpp.
 Result<ColumnLayout> token_layout(const ColumnSpec& spec, const ByteSource& source);
 
 // Returns the layout for a header's axes; the first axis counts samples. Returns an error on
@@ -191,15 +202,15 @@ std::string bytes_remark(std::string_view prefix);
 // holds its number, and `classes` the text by number. Words for a missing value are classes, too,
 // unless ColumnSpec::missing is set; an empty cell never is.
 //
-// If all numbers are whole, they become int64, else float64; then Converter
-// (runtime/data/dataset.h) makes the dtype of the graph's input. If lists differ in length,
-// ColumnSpec::padding must be set: each list is filled with padding.value up to padding.to
+// If all numbers are whole, they become int64 or, if one is too large, uint64; else float64. Then
+// Converter (runtime/data/dataset.h) makes the dtype of the graph's input. If lists differ in
+// length, ColumnSpec::padding must be set: each list is filled with padding.value up to padding.to
 // elements, or up to the longest list. If padding.mask is set, the column holds 1 for each element
 // and 0 for each padding instead.
 //
 // The file is not trusted: it may be cut off, huge or binary. Errors are kInput with file and line.
 struct TextRows {
-  DType dtype = DType::kInt64;  // or kFloat64
+  DType dtype = DType::kInt64;  // or kUInt64 or kFloat64
   std::vector<int64_t> dims;    // the first axis counts rows
   std::vector<std::byte> bytes;
   std::vector<std::string> classes = {};

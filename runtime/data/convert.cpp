@@ -40,32 +40,61 @@ size_t halves_to_floats(const std::byte* src, size_t count, std::byte* dst) {
   return count;
 }
 
+// A finite number that float32 would make infinite.
+bool is_above_floats(double value) {
+  constexpr double kLeast = 0x1.ffffffp127;  // rounds up
+  return std::abs(value) >= kLeast && !std::isinf(value);
+}
+
+// One flag for all elements: a loop that may end early has no vector form.
 size_t doubles_to_floats(const std::byte* src, size_t count, std::byte* dst) {
-  for (size_t i = 0; i < count; ++i) store(dst, i, static_cast<float>(load<double>(src, i)));
+  bool above = false;
+  for (size_t i = 0; i < count; ++i) {
+    const auto value = load<double>(src, i);
+    above |= is_above_floats(value);
+    store(dst, i, static_cast<float>(value));
+  }
+  size_t good = above ? 0 : count;
+  while (good < count && !is_above_floats(load<double>(src, good))) ++good;
+  return good;
+}
+
+template <typename From, typename To>
+size_t whole_to_floats(const std::byte* src, size_t count, std::byte* dst) {
+  for (size_t i = 0; i < count; ++i) store(dst, i, static_cast<To>(load<From>(src, i)));
+  return count;
+}
+
+// `From`: uint16_t for float16.
+template <typename From>
+double load_real(const std::byte* src, size_t i) {
+  if constexpr (std::is_same_v<From, uint16_t>) {
+    return static_cast<double>(half_to_float(load<uint16_t>(src, i)));
+  } else {
+    return static_cast<double>(load<From>(src, i));
+  }
+}
+
+// Labels saved as 1.0, and whole numbers of a table that has missing ones.
+template <typename From, typename To>
+size_t floats_to_integers(const std::byte* src, size_t count, std::byte* dst) {
+  constexpr double kExact = 0x1p53;  // a whole number of this size may have been rounded
+  for (size_t i = 0; i < count; ++i) {
+    const double value = load_real<From>(src, i);
+    if (!(std::abs(value) < kExact) || value != std::floor(value)) return i;
+    const auto whole = static_cast<int64_t>(value);
+    if (!std::in_range<To>(whole)) return i;
+    store(dst, i, static_cast<To>(whole));
+  }
   return count;
 }
 
 template <typename From>
-size_t whole_to_floats(const std::byte* src, size_t count, std::byte* dst) {
-  for (size_t i = 0; i < count; ++i) store(dst, i, static_cast<float>(load<From>(src, i)));
-  return count;
-}
-
-// Labels saved as 1.0.
-template <typename From, typename To>
-size_t floats_to_integers(const std::byte* src, size_t count, std::byte* dst) {
-  constexpr double kExact = 0x1p53;  // larger whole numbers may have been rounded
+size_t floats_to_bools(const std::byte* src, size_t count, std::byte* dst) {
   for (size_t i = 0; i < count; ++i) {
-    double value = 0;
-    if constexpr (std::is_same_v<From, uint16_t>) {
-      value = static_cast<double>(half_to_float(load<uint16_t>(src, i)));
-    } else {
-      value = static_cast<double>(load<From>(src, i));
-    }
-    if (!(std::abs(value) <= kExact) || value != std::floor(value)) return i;
-    const auto whole = static_cast<int64_t>(value);
-    if (!std::in_range<To>(whole)) return i;
-    store(dst, i, static_cast<To>(whole));
+    const double value = load_real<From>(src, i);
+    if (value != 0 && value != 1) return i;
+    store(dst, i, static_cast<uint8_t>(value));
   }
   return count;
 }
@@ -118,6 +147,10 @@ Function integer_function(DType from, DType to) {
 }
 
 Function whole_function(DType from, DType to) {
+  if (to == DType::kBool) {
+    if (from == DType::kFloat16) return &floats_to_bools<uint16_t>;
+    return from == DType::kFloat32 ? &floats_to_bools<float> : &floats_to_bools<double>;
+  }
   return with_integer(to, [from](auto target) -> Function {
     using To = decltype(target);
     if (from == DType::kFloat16) return &floats_to_integers<uint16_t, To>;
@@ -130,7 +163,8 @@ Function whole_function(DType from, DType to) {
 Function table_function(DType from, DType to) {
   return with_integer(from, [to](auto source) -> Function {
     using From = decltype(source);
-    return to == DType::kFloat32 ? &whole_to_floats<From> : &whole_to_bools<From>;
+    if (to == DType::kBool) return &whole_to_bools<From>;
+    return to == DType::kFloat32 ? &whole_to_floats<From, float> : &whole_to_floats<From, double>;
   });
 }
 
@@ -165,6 +199,7 @@ std::optional<Converter> Converter::between(DType from, DType to,
   converter.element_bytes_ = dtype_size(from);
   const bool pixels = from == DType::kUInt8 && to == DType::kFloat32;
   const bool numbers = is_ieee(from) || (of_text && is_integer(from));
+  const bool whole = is_integer(to) || (of_text && to == DType::kBool);
   if (normalization && !pixels && (!numbers || to != DType::kFloat32)) return std::nullopt;
   if (!pixels) converter.normalization_ = normalization;
   if (from == to) return converter;
@@ -172,13 +207,14 @@ std::optional<Converter> Converter::between(DType from, DType to,
     converter.table_ = normalization_table(normalization.value_or(Normalization{}));
   } else if (is_integer(from) && is_integer(to)) {
     converter.function_ = integer_function(from, to);
-  } else if (classes && is_ieee(from) && is_integer(to)) {
+  } else if ((classes || of_text) && is_ieee(from) && whole) {
     converter.function_ = whole_function(from, to);
   } else if (from == DType::kFloat16 && to == DType::kFloat32) {
     converter.function_ = &halves_to_floats;
   } else if (from == DType::kFloat64 && to == DType::kFloat32) {
     converter.function_ = &doubles_to_floats;
-  } else if (of_text && is_integer(from) && (to == DType::kFloat32 || to == DType::kBool)) {
+  } else if (of_text && is_integer(from) &&
+             (to == DType::kFloat32 || to == DType::kFloat64 || to == DType::kBool)) {
     converter.function_ = table_function(from, to);
   } else {
     return std::nullopt;
@@ -230,9 +266,13 @@ std::string element_text(DType dtype, const std::byte* element) {
       dtype, [element](auto zero) { return std::to_string(load<decltype(zero)>(element, 0)); });
 }
 
-std::string range_text(DType integer) {
-  if (integer == DType::kBool) return "0..1";
-  return with_integer(integer, [](auto zero) {
+std::string range_text(DType dtype) {
+  if (dtype == DType::kBool) return "0..1";
+  if (dtype == DType::kFloat32) {
+    constexpr float kMost = std::numeric_limits<float>::max();
+    return format_text("{}..{}", -kMost, kMost);
+  }
+  return with_integer(dtype, [](auto zero) {
     using Limits = std::numeric_limits<decltype(zero)>;
     return std::to_string(Limits::min()) + ".." + std::to_string(Limits::max());
   });

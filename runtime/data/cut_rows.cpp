@@ -72,7 +72,7 @@ Result<std::vector<std::byte>> filling(const ColumnSpec& spec, DType dtype) {
   }
   from_doubles(std::span(&value, 1), {dtype, {}}, bytes.data());
   const double stored = to_doubles({dtype, {}}, bytes.data())[0];
-  OFSDP_REJECT_IF(!is_floating(dtype) && stored != value,
+  OFSDP_REJECT_IF(is_floating(dtype) ? !std::isfinite(stored) : stored != value,
                   "{}: expected a pad_value of {}, found {}", spec.path, dtype_name(dtype), value);
   return bytes;
 }

@@ -1,7 +1,6 @@
 #include "runtime/data/data_spec.h"
 
 #include <algorithm>
-#include <cctype>
 #include <climits>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +14,7 @@
 #include "runtime/data/image_column.h"
 #include "runtime/data/image_list.h"
 #include "runtime/data/images/image.h"
+#include "runtime/data/text_records.h"
 #include "runtime/remote/cache.h"
 
 namespace ofsdp::runtime {
@@ -24,14 +24,13 @@ namespace fs = std::filesystem;
 
 // Returns the place of the name, in any case, in the list, or -1.
 int place_in(std::initializer_list<std::string_view> list, std::string_view name) {
-  std::string lower(name);
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  const auto* const found = std::ranges::find(list, lower);
+  const auto* const found = std::ranges::find(list, lower_text(name));
   return found == list.end() ? -1 : static_cast<int>(found - list.begin());
 }
 
-bool is_yaml(const fs::path& path) {
-  return path.extension() == ".yaml" || path.extension() == ".yml";
+bool is_yaml(const std::string& path) {
+  const std::string ending = last_ending(path);
+  return ending == ".yaml" || ending == ".yml";
 }
 
 constexpr size_t kMostLookedAt = 1000;  // files
@@ -42,7 +41,7 @@ Result<ColumnSet> folder_columns(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
     const fs::path& path = i->path();
-    if (path.extension() != ".npy") continue;
+    if (last_ending(path.string()) != ".npy") continue;
     ColumnSpec& column = set.columns.emplace_back();
     column.name = path.stem().string();
     column.path = path.string();
@@ -69,7 +68,7 @@ Status no_columns(const fs::path& folder) {
   if (yaml != files.end()) {
     return input_error("{}none beside '{}': give that file to --data", expected, *yaml);
   }
-  const bool below = files[0].ends_with(".npy");
+  const bool below = last_ending(files[0]) == ".npy";
   return input_error("{}'{}'{}", expected, files[0], below ? " below it" : file_remark(files[0]));
 }
 
@@ -211,19 +210,23 @@ std::string file_kinds() {
 // Paths in a YAML file at an address are relative to the address.
 Result<DataSpec> address_spec(const char* flag, const std::string& value) {
   OFSDP_ASSIGN_OR_RETURN(const Address address, prefixed(flag, parse_address(value)));
-  const fs::path name = address.file_name();
-  const DataFormat* const format = find_format(name.extension().string());
+  const std::string name = address.file_name();
+  const DataFormat* const format = find_format(name);
   OFSDP_REJECT_IF(format == nullptr && !is_yaml(name),
                   "{}: expected the address of a file ({} or .tar), found {}", flag, file_kinds(),
                   address.text);
   OFSDP_ASSIGN_OR_RETURN(const std::string local, prefixed(flag, fetch_file(value)));
-  if (format != nullptr) return file_spec(local, *format);
+  if (format != nullptr) {
+    OFSDP_ASSIGN_OR_RETURN(DataSpec spec, file_spec(local, *format));
+    spec.train.origin = address.text;
+    return spec;
+  }
   OFSDP_ASSIGN_OR_RETURN(const std::string text, yaml_text(local));
   return parse_data_yaml(text, value.substr(0, value.rfind('/')), address.text);
 }
 
 Result<DataSpec> read_spec(const char* flag, const std::string& value) {
-  if (value.ends_with(".tar")) return shard_spec(flag, value);
+  if (last_ending(value) == ".tar") return shard_spec(flag, value);
   if (is_address(value)) return address_spec(flag, value);
   std::error_code error;
   const fs::file_status status = fs::status(value, error);
@@ -232,7 +235,7 @@ Result<DataSpec> read_spec(const char* flag, const std::string& value) {
     return input_error("{}: expected a folder, a YAML file or 'synthetic', found no file '{}'",
                        flag, value);
   }
-  const DataFormat* const format = find_format(fs::path(value).extension().string());
+  const DataFormat* const format = find_format(value);
   if (format != nullptr) return file_spec(value, *format);
   if (!is_yaml(value)) {
     return input_error("{}: expected a folder, a file ({}) or 'synthetic', found the file '{}'{}",

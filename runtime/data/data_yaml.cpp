@@ -176,7 +176,7 @@ Status check_known(const Place& place, const YAML::Node& node, const std::string
 Status check_offsets(const Place& place, const YAML::Node& node, const ColumnSpec& column) {
   if (column.offsets.empty()) return ok_status();
   const auto ends = [](const std::string& path, std::initializer_list<const char*> extensions) {
-    const std::string own = std::filesystem::path(path).extension().string();
+    const std::string own = data_ending(path);
     return std::ranges::any_of(extensions, [&](const char* one) { return own == one; });
   };
   OFSDP_REJECT_IF(!ends(column.offsets, {".npy"}),
@@ -189,13 +189,13 @@ Status check_offsets(const Place& place, const YAML::Node& node, const ColumnSpe
 }
 
 Status check_part(const Place& place, const YAML::Node& node, const ColumnSpec& column) {
-  const DataFormat* const format =
-      find_format(std::filesystem::path(column.path).extension().string());
+  const DataFormat* const format = find_format(column.path);
   const char* const own = format == nullptr ? nullptr : format->part;
   for (const char* key : {"column", "field", "array", "tensor"}) {
     if (!node[key] || (own != nullptr && std::string_view(key) == own)) continue;
-    return input_error("{}: '{}' is no key of '{}'{}", place.at(node), key, column.path,
-                       own == nullptr ? "" : format_text(": expected '{}'", own));
+    return input_error(
+        "{}: '{}' is no key of '{}'{}", place.at(node), key, column.path,
+        own == nullptr ? unknown_kind(column.path) : format_text(": expected '{}'", own));
   }
   const bool text = own != nullptr && (own == std::string_view("column") || format->pads);
   if (column.missing && !text) {
@@ -241,7 +241,7 @@ Status check_text(const Place& place, const YAML::Node& node, const ColumnSpec& 
        {"scale", "mean", "std", "dtype", "missing", "array", "tensor", "offsets"}) {
     OFSDP_REJECT_IF(node[key], "{}: '{}' is no key of a text", at, key);
   }
-  const std::string extension = std::filesystem::path(column.path).extension().string();
+  const std::string extension = data_ending(column.path);
   const bool table = extension == ".csv" || extension == ".tsv" || extension == ".parquet";
   OFSDP_REJECT_IF(node["column"] && !table, "{}: 'column' is no key of '{}'", at, column.path);
   OFSDP_REJECT_IF(node["field"] && extension != ".jsonl", "{}: 'field' is no key of '{}'", at,
@@ -258,7 +258,7 @@ Status check_kind(const Place& place, const YAML::Node& node, ColumnSpec& column
   if (column.path.empty()) {
     return input_error("{}: expected the key 'file', found none", place.at(node));
   }
-  const bool tokens = std::filesystem::path(column.path).extension() == ".bin";
+  const bool tokens = data_ending(column.path) == ".bin";
   if (tokens && !column.sequence_length) {
     return input_error("{}: the token file '{}' needs the key 'sequence_length', found none",
                        place.at(node), column.path);

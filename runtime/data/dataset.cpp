@@ -9,6 +9,7 @@
 #include "kernels/base/text.h"
 #include "runtime/data/row_decoding.h"
 #include "runtime/data/token_rows.h"
+#include "runtime/remote/address.h"
 
 namespace ofsdp::runtime {
 
@@ -122,14 +123,16 @@ constexpr char kBatchOrigin[] = "the batch";
 // Returns how a YAML file makes one column of several in a table.
 std::string table_remark(const ColumnSet& set, const std::string& name,
                          const std::vector<std::string>& names) {
-  const auto ends = [&](const char* extension) { return set.origin.ends_with(extension); };
-  const bool table = ends(".csv") || ends(".tsv") || ends(".parquet");
+  const bool far = is_address(set.origin);  // a query may follow the name
+  const DataFormat* const format =
+      find_format(far ? set.origin.substr(0, set.origin.find('?')) : set.origin);
+  const bool table = format != nullptr && std::string_view(format->part) == "column";
   std::vector<std::string> spare = set.names();
   std::erase_if(spare, [&](const auto& one) { return std::ranges::count(names, one) > 0; });
   if (!table || spare.empty()) return "";
   return format_text(
       "; a YAML file for --data makes it of some: train: {{{}: {{file: {}, column: [{}]}}}}", name,
-      set.origin, joined(spare, ", "));
+      far ? format_text("'{}'", set.origin) : set.origin, joined(spare, ", "));
 }
 
 Status missing(const ColumnSet& set, const std::string& name,
@@ -462,6 +465,23 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
       {static_cast<size_t>(index - columns_.begin()), *std::move(converter), wanted.below, 0});
   const Shape row = fits ? layout.row : Shape(std::vector<int64_t>(wanted.dims.size(), 1));
   bound_.push_back({wanted.name, path, wanted.dtype, row});
+  // Labels have checks of their own. An integer always becomes a float.
+  const bool fits_always = is_integer(layout.dtype) && is_floating(wanted.dtype);
+  if (!layout.of_text || wanted.classes || fits_always) return ok_status();
+  return check_table(static_cast<int>(bound_.size()) - 1);
+}
+
+Status Dataset::check_table(int column) {
+  const ColumnLayout& layout = file_of(column).file.layout();
+  if (bindings_[static_cast<size_t>(column)].converter.is_copy()) return ok_status();
+  const auto most = static_cast<int64_t>(kScratchBytes / layout.row_bytes());
+  const int64_t block = std::max<int64_t>(most, 1);
+  std::vector<std::byte> made(bound_[static_cast<size_t>(column)].row_bytes() *
+                              static_cast<size_t>(std::min(block, layout.count)));
+  for (int64_t row = 0; row < layout.count; row += block) {
+    OFSDP_RETURN_IF_ERROR(
+        read_range(column, row, std::min(block, layout.count - row), made.data()));
+  }
   return ok_status();
 }
 
@@ -521,8 +541,8 @@ Status Dataset::read_range(int column, int64_t begin, int64_t rows, std::byte* d
     OFSDP_RETURN_IF_ERROR(read_raw(from, offset + done * stored_bytes, count));
     const size_t good = converter.run(scratch_.data(), count, dst + done * dst_bytes, done);
     if (good < count) {
-      const auto row = static_cast<int64_t>(done + good) / layout.row.numel();
-      return wrong_value(column, begin + row, scratch_.data() + good * stored_bytes);
+      const auto at = static_cast<int64_t>(done + good), row = layout.row.numel();
+      return wrong_value(column, begin + at / row, at % row, scratch_.data() + good * stored_bytes);
     }
   }
   return ok_status();
@@ -537,12 +557,21 @@ Status Dataset::read_raw(const Column& column, uint64_t offset, size_t elements)
   return ok_status();
 }
 
-Status Dataset::wrong_value(int column, int64_t sample, const std::byte* element) const {
+Status Dataset::wrong_value(int column, int64_t sample, int64_t index,
+                            const std::byte* element) const {
   const BoundColumn& bound = bound_[static_cast<size_t>(column)];
-  const DType stored = file_of(column).file.layout().dtype;
-  return input_error("{}: column '{}', sample {}: value {} does not fit {} ({})", bound.source,
-                     bound.name, sample, element_text(stored, element), dtype_name(bound.dtype),
-                     range_text(bound.dtype));
+  const ColumnFile& file = file_of(column).file;
+  const std::vector<std::string>& parts = file_of(column).spec.parts;
+  const DType stored = file.layout().dtype;
+  const bool several = file.layout().of_text && parts.size() > 1 && index < std::ssize(parts);
+  const std::string part =
+      several ? format_text(" ('{}')", escaped(parts[static_cast<size_t>(index)])) : "";
+  const bool whole = is_floating(stored) && !is_floating(bound.dtype);
+  return input_error(
+      "{}: column '{}'{}, sample {}: value {} does not fit {} ({}{}): change it or leave the row "
+      "out",
+      bound.source, bound.name, part, sample, element_text(stored, element),
+      dtype_name(bound.dtype), whole ? "whole, " : "", range_text(bound.dtype));
 }
 
 }  // namespace ofsdp::runtime

@@ -58,13 +58,14 @@ Result<double> count_kept(const LabelRule& rule, const BoundColumn& column,
                           std::span<const int64_t> samples, const std::byte* labels);
 
 // Converter turns stored elements into the type that the graph needs: copies if the types are
-// equal, changes the width of integers with a range check, makes float32 of float16, float64 and
-// (with a table of 256 values) uint8. No other pair of types converts. `run` does not allocate.
+// equal, changes the width of integers with a range check, makes float32 of float16, float64 (a
+// finite number must stay finite) and (with a table of 256 values) uint8. No other pair of types
+// converts. `run` does not allocate.
 class Converter {
  public:
   // Returns none if `from` does not convert to `to`, or if `normalization` is given and the types
-  // allow none: it makes float32 of uint8, floats and tables. `of_text`: integers also convert to
-  // float32 and bool, as in a table.
+  // allow none: it makes float32 of uint8, floats and tables. `of_text`, as in a table: integers
+  // also convert to float32, float64 and bool, and floats to integers and bool if they are whole.
   // `classes`: floats also convert to integers if they are whole: labels saved as 1.0.
   // `channel_elements`: adjacent elements of one channel, if the normalization has several.
   static std::optional<Converter> between(DType from, DType to,
@@ -91,7 +92,7 @@ class Converter {
 void swap_bytes(std::byte* data, size_t count, size_t element_bytes);  // in place
 
 std::string element_text(DType dtype, const std::byte* element);  // for messages
-std::string range_text(DType integer);                            // "-128..127"
+std::string range_text(DType dtype);  // of integers, bool and float32: "-128..127"
 
 struct WantedColumn {
   std::string name;
@@ -188,7 +189,11 @@ class Dataset : public RowSource {
   Status bind_column(const WantedColumn& wanted);
   Status bind_one_hot(const WantedColumn& wanted, const Column* column);
   Status read_range(int column, int64_t begin, int64_t rows, std::byte* dst);
-  Status wrong_value(int column, int64_t sample, const std::byte* element) const;
+  // Reads a whole table, which is in memory, and returns an error for the first value that does not
+  // fit: before the first step.
+  Status check_table(int column);
+  // `index`: of the element in its row.
+  Status wrong_value(int column, int64_t sample, int64_t index, const std::byte* element) const;
   Status check_indices(int column, std::span<const int64_t> samples, const std::byte* rows) const;
   Status check_label_range(const Column& column, uint64_t begin, uint64_t end,
                            const LabelRange& range);

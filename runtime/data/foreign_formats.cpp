@@ -43,8 +43,8 @@ std::string bytes_remark(std::string_view prefix) {
 }
 
 std::string file_remark(const std::string& path) {
-  if (path.ends_with(".npy")) return ", which is one column: give its folder";
-  if (path.ends_with(".txt")) {
+  if (data_ending(path) == ".npy") return ", which is one column: give its folder";
+  if (data_ending(path) == ".txt") {
     return ", which looks like text: a YAML file gives it a tokenizer, {text: FILE, tokenizer: "
            "tokenizer.json}";
   }

@@ -51,6 +51,12 @@ Status find_images(const fs::path& folder, const std::string& path, const std::s
 
 Result<std::vector<FoundImage>> images_of(const std::string& folder, const std::string& left_out) {
   std::vector<FoundImage> found;
+  std::error_code error;
+  OFSDP_REJECT_IF(
+      fs::is_regular_file(folder, error),
+      "{}: expected a folder of images, found a file: 'images' is a folder or a list of "
+      "folders",
+      folder);
   OFSDP_RETURN_IF_ERROR(find_images(folder, "", "", left_out, 0, found));
   OFSDP_REJECT_IF(found.empty(), "{}: expected PNG or JPEG images, found none", folder);
   std::ranges::sort(found, {}, &FoundImage::path);

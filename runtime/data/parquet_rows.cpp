@@ -119,7 +119,10 @@ void put_number(double value, DType dtype, std::byte* dst) {
 
 // Returns the type that holds what `dtype` holds, and `value`.
 DType widened(DType dtype, double value) {
-  if (is_floating(dtype)) return dtype;
+  if (is_floating(dtype)) {
+    const double above = dtype == DType::kFloat16 ? 65520 : 0x1.ffffffp127;  // rounds to infinity
+    return std::abs(value) < above ? dtype : DType::kFloat64;
+  }
   if (value != std::floor(value) || std::abs(value) >= 0x1p53) return DType::kFloat64;
   const auto bits = static_cast<int>(8 * dtype_size(dtype));
   const bool is_signed = dtype == DType::kInt8 || dtype == DType::kInt16 ||
@@ -235,7 +238,11 @@ class ParquetColumn {
     return {};
   }
 
+  bool is_label() const { return spec_.classes && fields_.size() == 1; }
+
   // --- numbers
+
+  static constexpr char kNull[] = "null", kNan[] = "NaN";
 
   Status fill_numbers(const ParquetField& of, const ParquetBatch& batch, std::byte* dst) const {
     OFSDP_REJECT_IF(batch.values != batch.rows, "{}: expected {} values, found {}", at(batch, 0),
@@ -245,8 +252,10 @@ class ParquetColumn {
       const std::byte* const from = batch.numbers.data() + i * size;
       const char* const wrong = put_value(of.dtype, is_there(batch, i), from, dst + i * stride);
       if (wrong == nullptr) continue;
-      return input_error("{} row {}: column '{}': expected a number, found {}", spec_.path,
-                         batch.first_row + static_cast<int64_t>(i), escaped(of.name), wrong);
+      const bool missing = wrong == kNull || wrong == kNan;
+      return input_error("{} row {}: column '{}': expected a number, found {}{}", spec_.path,
+                         batch.first_row + static_cast<int64_t>(i), escaped(of.name), wrong,
+                         missing ? missing_remark(is_label()) : "");
     }
     return {};
   }
@@ -256,10 +265,6 @@ class ParquetColumn {
     const bool floating = is_floating(from_type);
     const double real = floating && there ? real_number(from_type, from) : 0;
     if (!there || std::isnan(real)) {
-      constexpr const char* kNull =
-          "null, a missing value: `missing: NUMBER` in a YAML file gives the number to take";
-      constexpr const char* kNan =
-          "NaN, a missing value: `missing: NUMBER` in a YAML file gives the number to take";
       if (!spec_.missing || lists_ > 0) return there ? kNan : kNull;
       put_number(*spec_.missing, dtype_, dst);
       return nullptr;
@@ -395,8 +400,9 @@ class ParquetColumn {
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
       const std::byte* const value = batch.numbers.data() + i * dtype_size(from);
       const char* const wrong = put_value(from, is_there(batch, i), value, dst);
-      OFSDP_REJECT_IF(wrong != nullptr, "{}: expected a list of numbers, found {}", at(batch, row),
-                      wrong);
+      OFSDP_REJECT_IF(wrong != nullptr,
+                      "{}: expected a list of numbers, found {}: leave such rows out",
+                      at(batch, row), wrong);
       dst += dtype_size(dtype_);
     }
     for (; dst < row_end; dst += dtype_size(dtype_)) {
@@ -429,7 +435,7 @@ class ParquetColumn {
             if (named_ || !decided) {  // words for missing values before the first class are names
               if (!is_missing_class(text, spec_) && !names.contains(text)) names.emplace(text);
             } else if (const auto number = cell_number(cell)) {
-              real_ = real_ || std::holds_alternative<double>(*number);
+              real_ = real_ || !std::holds_alternative<int64_t>(*number);
             }
           }
           return Status();
@@ -458,11 +464,10 @@ class ParquetColumn {
     const std::string_view text = batch.texts[i];
     const auto row = static_cast<int64_t>(i);
     if (is_missing(batch, i)) {
-      OFSDP_REJECT_IF(!spec_.missing,
-                      "{}: expected a {}, found {}, a missing value: `missing: NUMBER` in a YAML "
-                      "file gives the number to take",
-                      at(batch, row), named_ ? "class" : "number",
-                      is_there(batch, i) ? format_text("'{}'", shown(text)) : "null");
+      OFSDP_REJECT_IF(!spec_.missing, "{}: expected a {}, found {}{}", at(batch, row),
+                      named_ ? "class" : "number",
+                      is_there(batch, i) ? format_text("'{}'", shown(text)) : "null",
+                      missing_remark(is_label()));
       put_number(*spec_.missing, dtype_, dst);
       return {};
     }

@@ -108,7 +108,8 @@ Status Dataset::decode_row(int column, int64_t sample, std::span<std::byte> scra
   const auto count = static_cast<size_t>(layout.row.numel());
   const size_t good = converter.run(stored.data(), count, dst);
   return good == count ? ok_status()
-                       : wrong_value(column, row, stored.data() + good * dtype_size(layout.dtype));
+                       : wrong_value(column, row, static_cast<int64_t>(good),
+                                     stored.data() + good * dtype_size(layout.dtype));
 }
 
 // Random changes, for rows that mix.

@@ -22,7 +22,7 @@ constexpr size_t kLongText = 40;   // bytes; longer texts on average are no clas
 constexpr size_t kManyClasses = 100;
 
 std::optional<TextKind> table_kind(const std::string& path) {
-  const std::string extension = std::filesystem::path(path).extension().string();
+  const std::string extension = data_ending(path);
   if (extension == ".csv") return TextKind::kComma;
   if (extension == ".tsv") return TextKind::kTab;
   if (extension == ".jsonl") return TextKind::kJsonLines;
@@ -128,12 +128,18 @@ class ValueSurvey {
   std::string type() const {
     if (lists_ > 0) return "list";
     if (text_count_ == 0 && dates_ == 0) {
-      return numbers_ == 0 ? "nothing" : whole_ ? "int64" : "float64";
+      return numbers_ == 0 ? "nothing" : number_type();
     }
     if (text_count_ == 0 && numbers_ == 0) return "date";
     const auto filled = static_cast<size_t>(rows_ - missing_);
     const bool few = texts_.size() <= kManyClasses && 2 * texts_.size() <= filled;
     return few && text_bytes_ <= kLongText * text_count_ ? "class" : "text";
+  }
+
+  // As the reader of tables chooses it.
+  std::string number_type() const {
+    if (whole_ && least_ >= -0x1p63 && most_ < 0x1p63) return "int64";
+    return whole_ && least_ >= 0 && most_ < 0x1p64 ? "uint64" : "float64";
   }
 
   std::vector<std::string> first_;

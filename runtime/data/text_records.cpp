@@ -1,7 +1,6 @@
 #include "runtime/data/text_records.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -29,10 +28,21 @@ char separator_of(std::string_view text, TextKind kind) {
 }  // namespace
 
 Result<std::string> whole_text(const ByteSource& source) {
-  std::string text(source.size(), '\0');
-  OFSDP_RETURN_IF_ERROR(source.read(0, std::as_writable_bytes(std::span(text))));
+  OFSDP_ASSIGN_OR_RETURN(const bool gzip, is_gzip(source));
+  std::string text(gzip ? 0 : source.size(), '\0');
+  if (gzip) {
+    OFSDP_ASSIGN_OR_RETURN(text, inflate_text(source));
+  } else {
+    OFSDP_RETURN_IF_ERROR(source.read(0, std::as_writable_bytes(std::span(text))));
+  }
   if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
   return text;
+}
+
+std::string lower_text(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  return lower;
 }
 
 std::string_view trimmed_text(std::string_view text) {
@@ -45,14 +55,17 @@ std::string shown(std::string_view text) { return escaped(std::string(text.subst
 
 bool is_missing_cell(std::string_view text) {
   constexpr std::string_view kWords[] = {"", "na", "n/a", "#n/a", "nan", "null", "none", "?", "-"};
-  std::string lower(text);
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return std::ranges::find(kWords, lower) != std::end(kWords);
+  return std::ranges::find(kWords, lower_text(text)) != std::end(kWords);
 }
 
 bool is_missing_class(std::string_view text, const ColumnSpec& spec) {
   if (text.empty() || !spec.missing || !is_missing_cell(text)) return text.empty();
   return std::ranges::find(spec.known.names, text) == spec.known.names.end();
+}
+
+std::string_view missing_remark(bool label) {
+  return label ? ", a missing value: -100, the ignore-index, leaves a row out of the loss"
+               : ", a missing value: `missing: NUMBER` in a YAML file gives the number to take";
 }
 
 bool is_date_cell(std::string_view text) {
@@ -77,6 +90,9 @@ std::optional<CellNumber> cell_number(std::string_view text) {
   int64_t whole = 0;
   const auto [end, error] = std::from_chars(text.begin(), text.end(), whole);
   if (error == std::errc() && end == text.end()) return whole;
+  uint64_t large = 0;
+  const auto [tail, bad] = std::from_chars(text.begin(), text.end(), large);
+  if (bad == std::errc() && tail == text.end()) return large;
   double real = 0;
   const auto [stop, wrong] = std::from_chars(text.begin(), text.end(), real);
   const bool number = wrong == std::errc() && stop == text.end() && std::isfinite(real);
@@ -93,10 +109,9 @@ Result<std::vector<std::string>> Records::header() {
   std::vector<std::string> names;
   const bool wide = text_.starts_with("\xff\xfe") || text_.starts_with("\xfe\xff");
   OFSDP_REJECT_IF(wide, "{}: expected text in UTF-8, found UTF-16: save it as UTF-8", path_);
-  OFSDP_ASSIGN_OR_RETURN(const bool any, read(names));
+  OFSDP_ASSIGN_OR_RETURN(const bool any, read(names, /*trims=*/true));
   OFSDP_REJECT_IF(!any, "{}: expected a header with the names of columns, found an empty file",
                   path_);
-  for (std::string& name : names) name = trimmed_text(name);
   for (auto name = names.begin(); name != names.end(); ++name) {
     const bool twice = !name->empty() && std::find(names.begin(), name, *name) != name;
     OFSDP_REJECT_IF(twice, "{} line {}: column '{}' stands twice in the header", path_, line(),
@@ -114,13 +129,17 @@ Result<bool> Records::next(std::vector<std::string>& fields) {
   return more;
 }
 
-Result<bool> Records::read(std::vector<std::string>& fields) {
+// `trims`: fields without quotes lose the blanks around them.
+Result<bool> Records::read(std::vector<std::string>& fields, bool trims) {
   while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) skip_line_end();
   if (at_ == text_.size()) return false;
   fields.clear();
   begun_ = line_;
   while (true) {
-    OFSDP_RETURN_IF_ERROR(read_field(fields.emplace_back()));
+    const bool quoted = at_ < text_.size() && text_[at_] == '"';
+    std::string& field = fields.emplace_back();
+    OFSDP_RETURN_IF_ERROR(read_field(field));
+    if (trims && !quoted) field = trimmed_text(field);
     if (at_ == text_.size() || text_[at_] != separator_) break;
     ++at_;
   }

@@ -18,9 +18,10 @@
 
 namespace ofsdp::runtime {
 
-// Returns the whole file without a byte order mark.
+// Returns the whole file, inflated if it is gzipped, without a byte order mark.
 Result<std::string> whole_text(const ByteSource& source);
 
+std::string lower_text(std::string_view text);         // ASCII letters in lower case
 std::string_view trimmed_text(std::string_view text);  // without blanks and tabs at both ends
 std::string shown(std::string_view text);              // at most 40 bytes, escaped, for messages
 
@@ -32,10 +33,12 @@ bool is_missing_cell(std::string_view text);
 // Returns true if a class by name is missing: an empty cell, and such a word if the column has
 // `missing` and no class of that name is known.
 bool is_missing_class(std::string_view text, const ColumnSpec& spec);
+// Returns ", a missing value: REMEDY"; that of a column of labels names the ignore-index.
+std::string_view missing_remark(bool label);
 // Returns true for 2024-01-31, 31.1.2024, 1/31/24 and the like, with or without a time.
 bool is_date_cell(std::string_view text);
 // Reads a number, True or False; none for another text and for infinite numbers.
-using CellNumber = std::variant<int64_t, double>;
+using CellNumber = std::variant<int64_t, uint64_t, double>;  // the first type that has it
 std::optional<CellNumber> cell_number(std::string_view text);
 
 // Iterates over the records of a table. A .csv file whose header has semicolons and no comma is
@@ -44,14 +47,15 @@ class Records {
  public:
   Records(const std::string& path, std::string_view text, TextKind kind);
 
-  // Reads the first record: names of columns, none twice. Call it before `next`.
+  // Reads the first record: names of columns, none twice. A name in quotes keeps its blanks. Call
+  // it before `next`.
   Result<std::vector<std::string>> header();
   // Returns false at the end. Skips empty lines. A record must have as many fields as the header.
   Result<bool> next(std::vector<std::string>& fields);
   int64_t line() const { return begun_; }  // where the record begins
 
  private:
-  Result<bool> read(std::vector<std::string>& fields);
+  Result<bool> read(std::vector<std::string>& fields, bool trims = false);
   void skip_line_end();
   Status read_field(std::string& field);
   Status read_quoted(std::string& field);

@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "kernels/base/names.h"
 #include "kernels/base/status.h"
@@ -18,17 +20,24 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Numbers as the file orders them; int64 until one is not whole.
+// Numbers as the file orders them; whole until one is not: int64, or uint64 if one needs it.
 class Numbers {
  public:
   void add(int64_t value) {
+    if (value < 0 && large_) make_real();  // no whole type has both
+    negative_ = negative_ || value < 0;
     if (real_) return reals_.push_back(static_cast<double>(value));
     wholes_.push_back(value);
   }
+  void add(uint64_t value) {
+    if (std::in_range<int64_t>(value)) return add(static_cast<int64_t>(value));
+    if (negative_) make_real();
+    if (real_) return reals_.push_back(static_cast<double>(value));
+    large_ = true;
+    wholes_.push_back(std::bit_cast<int64_t>(value));
+  }
   void add(double value) {
-    if (!real_) reals_.assign(wholes_.begin(), wholes_.end());
-    real_ = true;
-    wholes_.clear();
+    make_real();
     reals_.push_back(value);
   }
   // Adds a whole number as such.
@@ -36,10 +45,11 @@ class Numbers {
     value == std::floor(value) && std::abs(value) < 0x1p53 ? add(static_cast<int64_t>(value))
                                                            : add(value);
   }
-  DType dtype() const { return real_ ? DType::kFloat64 : DType::kInt64; }
-  void make_real() {
-    if (!real_) reals_.assign(wholes_.begin(), wholes_.end());
-    real_ = true;
+  DType dtype() const { return real_ ? DType::kFloat64 : large_ ? DType::kUInt64 : DType::kInt64; }
+  // Makes the type one that has `value`, too.
+  void make_room_for(double value) {
+    const bool whole = value == std::floor(value) && std::abs(value) < 0x1p53;
+    if (!whole || (value < 0 && large_)) make_real();
   }
   // 8 bytes for each number.
   const std::byte* at(size_t i) const {
@@ -48,8 +58,19 @@ class Numbers {
   }
 
  private:
+  void make_real() {
+    if (real_) return;
+    real_ = true;
+    for (const int64_t whole : wholes_) {
+      reals_.push_back(large_ ? static_cast<double>(std::bit_cast<uint64_t>(whole))
+                              : static_cast<double>(whole));
+    }
+    wholes_.clear();
+  }
+
   bool real_ = false;
-  std::vector<int64_t> wholes_;
+  bool negative_ = false, large_ = false;  // a whole number below 0; one above those of int64
+  std::vector<int64_t> wholes_;            // if one is large, the bits of uint64
   std::vector<double> reals_;
 };
 
@@ -108,12 +129,7 @@ bool add_number(std::string_view text, Numbers& numbers) {
 
 // Returns why a cell is no number, with the remedy.
 std::string cell_remark(std::string_view text, bool label = false) {
-  if (is_missing_cell(text) && label) {
-    return ", a missing value: -100, the ignore-index, leaves a row out of the loss";
-  }
-  if (is_missing_cell(text)) {
-    return ", a missing value: `missing: NUMBER` in a YAML file gives the number to take";
-  }
+  if (is_missing_cell(text)) return std::string(missing_remark(label));
   if (is_date_cell(text)) return ", a date: write it as numbers, such as days or years";
   std::string point(text);
   const size_t comma = point.find(',');
@@ -203,7 +219,7 @@ Result<Rows> read_records(const ColumnSpec& spec, const std::string& text, TextK
 
 bool add_number(const Json& value, Numbers& numbers) {
   if (value.is_boolean()) return numbers.add(int64_t{value.get<bool>()}), true;
-  if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX}) return false;
+  if (value.is_number_unsigned()) return numbers.add(value.get<uint64_t>()), true;
   if (value.is_number_integer()) return numbers.add(value.get<int64_t>()), true;
   if (!value.is_number_float() || !std::isfinite(value.get<double>())) return false;
   return numbers.add(value.get<double>()), true;
@@ -247,7 +263,8 @@ class ObjectLines {
  private:
   Status add_missing(const std::string& field) {
     OFSDP_REJECT_IF(!spec_.missing, "{}: expected a {}, found null{}", field,
-                    rows_.named ? "class" : "number", cell_remark(""));
+                    rows_.named ? "class" : "number",
+                    missing_remark(spec_.classes && spec_.parts.size() == 1));
     const bool list = decided_ && rows_.lists && spec_.parts.size() == 1;
     OFSDP_REJECT_IF(list, "{}: expected a list as before, found a missing value", field);
     if (rows_.named) {
@@ -368,12 +385,12 @@ Result<TextRows> laid_out(const ColumnSpec& spec, Rows rows) {
   OFSDP_REJECT_IF(*numel > kMaxNumbers, "{}: expected at most {} numbers after padding, found {}",
                   spec.path, kMaxNumbers, *numel);
   const double fill = spec.padding ? spec.padding->value.value_or(0) : 0;
-  if (fill != std::floor(fill)) rows.numbers.make_real();
+  rows.numbers.make_room_for(fill);
   made.dtype = mask ? DType::kInt64 : rows.numbers.dtype();
-  const auto whole = mask ? int64_t{0} : static_cast<int64_t>(fill);
+  const auto whole = mask || !is_integer(made.dtype) ? int64_t{0} : static_cast<int64_t>(fill);
   std::byte filler[kNumberBytes];
-  made.dtype == DType::kInt64 ? std::memcpy(filler, &whole, sizeof whole)
-                              : std::memcpy(filler, &fill, sizeof fill);
+  is_integer(made.dtype) ? std::memcpy(filler, &whole, sizeof whole)
+                         : std::memcpy(filler, &fill, sizeof fill);
   made.bytes.resize(static_cast<size_t>(*numel) * kNumberBytes);
   const int64_t each = mask || rows.inner.empty() ? 1 : Shape(rows.inner).numel();
   std::byte* dst = made.bytes.data();

@@ -1,8 +1,8 @@
 #include "runtime/data/token_rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "fsdp/comm/rank_identity.h"
@@ -99,13 +99,13 @@ Status each_parquet_text(const ColumnSpec& spec, const std::string& part, const 
 }  // namespace
 
 Status for_each_text(const ColumnSpec& spec, const TextVisit& visit) {
-  if (std::filesystem::path(spec.path).extension() == ".parquet") {
+  const std::string extension = data_ending(spec.path);
+  if (extension == ".parquet") {
     return each_parquet_text(spec, spec.parts.empty() ? kTextPart : spec.parts[0], visit);
   }
   OFSDP_ASSIGN_OR_RETURN(const ByteSource source, ByteSource::open(spec.path));
   OFSDP_ASSIGN_OR_RETURN(const std::string text, whole_text(source));
   OFSDP_RETURN_IF_ERROR(check_utf8(spec.path, text));
-  const std::string extension = std::filesystem::path(spec.path).extension().string();
   const std::string part = spec.parts.empty() ? kTextPart : spec.parts[0];
   if (extension == ".jsonl") return each_field(spec, part, text, visit);
   if (extension == ".csv") return each_cell(spec, part, text, TextKind::kComma, visit);
@@ -293,6 +293,10 @@ Result<OpenedColumn> padded_rows(const ColumnSpec& spec, const EncodedText& text
   OFSDP_REJECT_IF(length > 0 && text.texts > kMostElements / length,
                   "{}: expected at most {} tokens after padding, found {} rows of {}", spec.path,
                   kMostElements, text.texts, length);
+  const double fill = spec.padding->value.value_or(0);
+  OFSDP_REJECT_IF(fill != std::trunc(fill) || std::abs(fill) >= 0x1p31,
+                  "{}: expected a pad_value of {}, found {}", spec.path, dtype_name(DType::kInt32),
+                  fill);
   OpenedColumn opened;
   std::vector<int64_t> dims{text.texts};
   if (!spec.padding->lengths) dims.push_back(length);

@@ -1,5 +1,8 @@
 // Files with several columns: arrays in .npz, tensors in .safetensors, columns in .csv and .tsv and
 // fields in .jsonl; rows of different length, and damaged files.
+#include <cmath>
+#include <limits>
+
 #include "fsdp/comm/communicator.h"
 #include "runtime/data/column_file.h"
 #include "runtime/data/dataset.h"
@@ -173,15 +176,15 @@ TEST_F(SeveralTest, FieldsOfJsonLinesAndPadding) {
                      {"line 1: expected at most the 2 entries of pad_to, found 3"});
   expect_input_error(refusal("train: {" + file + "}, attention_mask: auto}", mask),
                      {"d.yaml:1", "auto needs a column with pad_to"});
-  expect_input_error(refusal("train: {y: {file: d.jsonl}}", {"y", DType::kInt64, {}}),
-                     {"expected int64, found float64"});
+  expect_input_error(
+      refusal("train: {y: {file: d.jsonl}}", {"y", DType::kInt64, {}}),
+      {"d.jsonl: column 'y', sample 1: value 0.5 does not fit int64 (whole, -922337203"});
   for (const auto& [text, why] :
        {std::pair("{\"a\": 1}\n[1]\n", "line 2: expected a JSON object, found '[1]'"),
         std::pair("{\"a\": 1}\n{\"b\": 1}\n", "line 2: no field 'a'"),
         std::pair("{\"a\": [[1, 2], [3]]}\n", "line 1: field 'a': expected lists of numbers"),
         std::pair("{\"a\": [1]}\n{\"a\": 1}\n", "line 2: field 'a': expected a list"),
-        std::pair("{\"a\": \"1\"}\n", "line 1: field 'a': expected numbers, found"),
-        std::pair("{\"a\": 18446744073709551615}\n", "line 1: field 'a': expected numbers")}) {
+        std::pair("{\"a\": \"1\"}\n", "line 1: field 'a': expected numbers, found")}) {
     expect_input_error(open("bad.jsonl", text, {"a"}), {why});
   }
   const std::string deep(100000, '[');
@@ -211,6 +214,8 @@ TEST_F(SeveralTest, RowsBetweenOffsets) {
   expect_input_error(refusal(edges + ", pad_to: 2}}", pairs), {"at most the 2", "found 3"});
   expect_input_error(refusal(edges + ", pad_to: 3, pad_value: 0.5}}", pairs),
                      {"pad_value of int64"});
+  expect_input_error(refusal(x + ", pad_to: 3, pad_value: 1e39}}", nodes),
+                     {"x.npy: expected a pad_value of float32, found 1e+39"});
   for (const auto& [offsets, why] : {std::pair(std::vector<int64_t>{1, 3}, "begin at 0"),
                                      {{0, 2, 1, 3}, "found 1 after 2"},
                                      {{0, 7}, "the last offset is 7"},
@@ -273,6 +278,8 @@ TEST_F(SeveralTest, MissingValues) {
   expect_input_error(refusal("train: {x: {file: d.jsonl, field: [b, a]}}", x),
                      {"d.jsonl line 1: field 'a': expected a number, found null"});
   folder_.write("d.jsonl", "{\"y\": null}\n{\"y\": \"b\"}\n{}\n");
+  expect_input_error(classes("train: {y: {file: d.jsonl}}"),
+                     {"line 1: field 'y': expected a number, found null, a missing value: -100"});
   named = classes("train: {y: {file: d.jsonl, missing: -100}}");
   ASSERT_TRUE(named.ok()) << named.error().message();
   ASSERT_TRUE((*named)->bind({y}).ok());
@@ -361,6 +368,193 @@ TEST_F(SeveralTest, AFileIsItsColumns) {
   folder_.write("d.npz", zip({{"b.npy", npy<float>("<f4", "(1,)", {1})}}));
   EXPECT_EQ(read_data_spec(folder_.path() + "/d.npz")->train.names(),
             (std::vector<std::string>{"b"}));
+}
+
+// pandas writes an integer column with a missing value as floats.
+TEST_F(SeveralTest, WholeFloatsOfATableFeedIntegersAndBools) {
+  folder_.write("d.csv", "a,b,c\n3.0,1.0,-0.0\n-4.0,0.0,1\n,5e1,1.0\n");
+  folder_.write("d.tsv", "a\n3.0\n-4.0\nnull\n");
+  folder_.write("d.jsonl", "{\"a\": 3.0}\n{\"a\": -4.0}\n{\"a\": null}\n");
+  for (const char* file : {"d.csv", "d.tsv", "d.jsonl"}) {
+    const std::string yaml = format_text("train: {{a: {{file: {}, missing: 7}}}}", file);
+    EXPECT_EQ(rows<int64_t>(yaml, {"a", DType::kInt64, {}}), (std::vector<int64_t>{3, -4, 7}));
+    EXPECT_EQ(rows<int8_t>(yaml, {"a", DType::kInt8, {1}}), (std::vector<int8_t>{3, -4, 7}));
+    expect_input_error(refusal(yaml, {"a", DType::kUInt16, {}}),
+                       {file, "column 'a', sample 1: value -4 does not fit uint16", "0..65535"});
+  }
+  const std::string pair = "train: {x: {file: d.csv, column: [b, c]}}";
+  EXPECT_EQ(rows<int32_t>(pair, {"x", DType::kInt32, {2}}),
+            (std::vector<int32_t>{1, 0, 0, 1, 50, 1}));
+  EXPECT_EQ(rows<uint8_t>("train: {c: {file: d.csv}}", {"c", DType::kBool, {}}),
+            (std::vector<uint8_t>{0, 1, 1}));
+  expect_input_error(refusal(pair, {"x", DType::kBool, {2}}),
+                     {"column 'x' ('b'), sample 2: value 50 does not fit bool (whole, 0..1)",
+                      "change it or leave the row out"});
+  // From 2^53 on a float may have been another number; rows after the first are checked, too.
+  std::string table = "x\n0.0\n";
+  for (int i = 0; i < 20000; ++i) table += "1\n";
+  folder_.write("d.csv", table + "9007199254740991\n");
+  EXPECT_EQ(rows<int64_t>("train: {x: {file: d.csv}}", {"x", DType::kInt64, {}}).back(),
+            9007199254740991);
+  folder_.write("d.csv", table + "9007199254740993\n");
+  expect_input_error(refusal("train: {x: {file: d.csv}}", {"x", DType::kInt64, {}}),
+                     {"sample 20001: value 9007199254740992 does not fit int64"});
+}
+
+TEST_F(SeveralTest, WholeNumbersOfATableFeedFloat64) {
+  folder_.write("d.csv", "x\n1\n-9007199254740991\n");
+  EXPECT_EQ(rows<double>("train: {x: {file: d.csv}}", {"x", DType::kFloat64, {}}),
+            (std::vector<double>{1, -9007199254740991}));
+}
+
+// The least number that rounds to infinity is half a step above the largest float32.
+TEST_F(SeveralTest, ANumberThatFloat32WouldMakeInfiniteIsRefused) {
+  const WantedColumn x{"x", DType::kFloat32, {}};
+  const double least = 0x1.ffffffp127, below = std::nextafter(least, 0);
+  const auto write = [&](double value) {
+    folder_.write("d.csv", format_text("x\n1\n{}\n", value));
+    folder_.write("d.tsv", format_text("x\n1\n{}\n", value));
+    folder_.write("d.jsonl", format_text("{{\"x\": 1}}\n{{\"x\": {}}}\n", value));
+    const std::string array = npy<double>("<f8", "(2,)", {1, value});
+    folder_.write("x.npy", array);
+    folder_.write("d.npz", zip({{"x.npy", array, true}}));
+    folder_.write("d.safetensors",
+                  safetensors("{\"x\":{\"dtype\":\"F64\",\"shape\":[2],\"data_offsets\":[0,16]}}",
+                              bytes_of<double>({1, value})));
+  };
+  const char* const files[] = {"d.csv", "d.tsv", "d.jsonl", "x.npy", "d.npz", "d.safetensors"};
+  for (const double value : {below, -below}) {
+    write(value);
+    for (const char* file : files) {
+      EXPECT_EQ(rows<float>(format_text("train: {{x: {{file: {}}}}}", file), x)[1],
+                std::copysign(std::numeric_limits<float>::max(), static_cast<float>(value)))
+          << file;
+    }
+  }
+  for (const double value : {least, -least, 1e39, -1e308}) {
+    write(value);
+    for (const char* file : files) {
+      const std::string yaml = format_text("train: {{x: {{file: {}}}}}", file);
+      const auto spec = parse_data_yaml(yaml, folder_.path(), "d.yaml");
+      auto data = Dataset::open(spec->train, {"x"}, *communicator_, ledger_);
+      ASSERT_TRUE(data.ok()) << data.error().message();
+      Status status = (*data)->bind({x});
+      EXPECT_EQ(status.ok(), file[0] == 'x' || file[2] == 'n' || file[2] == 's') << file;
+      float found[2];
+      if (status.ok()) {
+        status =
+            (*data)->read_rows(0, std::vector<int64_t>{0, 1}, reinterpret_cast<std::byte*>(found));
+      }
+      expect_input_error(
+          status, {file, format_text("column 'x', sample 1: value {} does not fit float32", value),
+                   "-3.4028235e+38..3.4028235e+38", "change it or leave the row out"});
+    }
+  }
+  // An infinite number of an array stays what it is.
+  folder_.write("x.npy", npy<double>("<f8", "(2,)", {1, -HUGE_VAL}));
+  EXPECT_EQ(rows<float>("train: {x: {file: x.npy}}", x)[1], -HUGE_VALF);
+  // `missing` and `pad_value` are numbers of the column.
+  folder_.write("d.csv", "x\n1\n-\n");
+  expect_input_error(refusal("train: {x: {file: d.csv, missing: 1e39}}", x), {"value 1e+39"});
+  folder_.write("d.jsonl", "{\"x\": [1]}\n{\"x\": []}\n");
+  const std::string padded = "train: {x: {file: d.jsonl, pad_to: 2, pad_value: 1e39}}";
+  expect_input_error(refusal(padded, {"x", DType::kFloat32, {2}}), {"sample 0: value 1e+39"});
+  expect_input_error(refusal(padded, {"x", DType::kInt64, {2}}), {"sample 0: value 1e+39"});
+}
+
+TEST_F(SeveralTest, WholeNumbersAboveInt64FeedUint64) {
+  const WantedColumn x{"x", DType::kUInt64, {2}};
+  const std::vector<uint64_t> numbers{14681741932053397504u, 1, UINT64_MAX, 9223372036854775808u};
+  folder_.write("d.jsonl",
+                "{\"x\": [14681741932053397504, 1]}\n"
+                "{\"x\": [18446744073709551615, 9223372036854775808]}\n");
+  folder_.write("d.csv", "a,b\n14681741932053397504,1\n18446744073709551615,9223372036854775808\n");
+  for (const char* column : {"{file: d.jsonl}", "{file: d.csv, column: [a, b]}"}) {
+    const std::string yaml = format_text("train: {{x: {}}}", column);
+    EXPECT_EQ(rows<uint64_t>(yaml, x), numbers);
+    EXPECT_EQ(rows<float>(yaml, {"x", DType::kFloat32, {2}})[3], 0x1p63f);
+    expect_input_error(refusal(yaml, {"x", DType::kInt64, {2}}),
+                       {"sample 0: value 14681741932053397504 does not fit int64"});
+  }
+  // With a negative number no type has all.
+  for (const char* rows : {"x\n-1\n9223372036854775808\n", "x\n9223372036854775808\n-1\n"}) {
+    folder_.write("d.csv", rows);
+    EXPECT_EQ(
+        this->rows<float>("train: {x: {file: d.csv}}", {"x", DType::kFloat32, {}}),
+        rows[2] == '-' ? (std::vector<float>{-1, 0x1p63f}) : (std::vector<float>{0x1p63f, -1}));
+    expect_input_error(refusal("train: {x: {file: d.csv}}", {"x", DType::kUInt64, {}}),
+                       {"does not fit uint64"});
+  }
+  folder_.write("d.jsonl", "{\"x\": [9223372036854775808]}\n{\"x\": []}\n");
+  EXPECT_EQ(rows<uint64_t>("train: {x: {file: d.jsonl, pad_to: 1, pad_value: 3}}",
+                           {"x", DType::kUInt64, {1}}),
+            (std::vector<uint64_t>{9223372036854775808u, 3}));
+  EXPECT_EQ(rows<float>("train: {x: {file: d.jsonl, pad_to: 1, pad_value: -1}}",
+                        {"x", DType::kFloat32, {1}}),
+            (std::vector<float>{0x1p63f, -1}));
+}
+
+// Blanks are part of a field (RFC 4180); around a name without quotes they are for the eye.
+TEST_F(SeveralTest, ANameInQuotesKeepsItsBlanks) {
+  folder_.write("d.csv", "a , b,\" d\",\"d \",\"e\"\n1,2,3,4,5\n");
+  const auto spec = read_data_spec(folder_.path() + "/d.csv");
+  EXPECT_EQ(spec->train.names(), (std::vector<std::string>{"a", "b", " d", "d ", "e"}));
+  EXPECT_EQ(rows<float>("train: {x: {file: d.csv, column: [' d', 'd ', b]}}",
+                        {"x", DType::kFloat32, {3}}),
+            (std::vector<float>{3, 4, 2}));
+}
+
+TEST_F(SeveralTest, EndingsInAnyCaseAndGzippedText) {
+  const std::string csv = "x,y\n1,2\n3,4\n", tsv = "x\ty\n1\t2\n3\t4\n";
+  const std::string lines = "{\"x\": 1, \"y\": 2}\n{\"x\": 3, \"y\": 4}\n";
+  const std::pair<const char*, std::string> files[] = {
+      {"T.CSV", csv},
+      {"t.csv.gz", gzipped(csv)},
+      {"T.CSV.GZ", gzipped(csv)},
+      {"T.TSV", tsv},
+      {"t.tsv.gz", gzipped(tsv)},
+      {"D.JSONL", lines},
+      {"zip.csv", gzipped(csv)},
+      {"d.jsonl.gz", gzipped(lines)},
+      {"t.gz/T.Csv", csv},
+      {"two.csv.gz", gzipped("x,y\n1,") + gzipped("2\n3,4\n")}};
+  const WantedColumn x{"x", DType::kFloat32, {}};
+  for (const auto& [name, bytes] : files) {
+    const auto spec = read_data_spec(folder_.write(name, bytes));
+    ASSERT_TRUE(spec.ok()) << name << spec.error().message();
+    EXPECT_EQ(spec->train.names(), (std::vector<std::string>{"x", "y"})) << name;
+    const char* key = find_format(name)->part;
+    EXPECT_EQ(rows<float>(format_text("train: {{x: {{file: {}, {}: y}}}}", name, key), x),
+              (std::vector<float>{2, 4}))
+        << name;
+  }
+  folder_.write("X.NPY", npy<float>("<f4", "(2,)", {5, 6}));
+  EXPECT_EQ(rows<float>("train: {x: {file: X.NPY}}", x), (std::vector<float>{5, 6}));
+  EXPECT_EQ(read_data_spec(folder_.path())->train.names(), (std::vector<std::string>{"X"}));
+  folder_.write("A.NPZ", zip({{"x.npy", npy<float>("<f4", "(1,)", {7})}}));
+  EXPECT_EQ(rows<float>("train: {x: {file: A.NPZ}}", x), (std::vector<float>{7}));
+  folder_.write("T.BIN", bytes_of<uint16_t>({1, 2, 3, 4}));
+  EXPECT_EQ(rows<int32_t>("train: {x: {file: T.BIN, sequence_length: 2, dtype: uint16}}",
+                          {"x", DType::kInt32, {2}}),
+            (std::vector<int32_t>{1, 2, 3, 4}));
+  // More than a block, of which each byte counts.
+  std::string many = "x\n";
+  for (int i = 0; i < 50000; ++i) many += format_text("{}\n", i);
+  folder_.write("many.csv.gz", gzipped(many));
+  EXPECT_EQ(rows<int64_t>("train: {x: {file: many.csv.gz}}", {"x", DType::kInt64, {}}),
+            counted<int64_t>(50000));
+  const std::string packed = gzipped(many);
+  expect_input_error(open("cut.csv.gz", packed.substr(0, packed.size() - 5), {"x"}),
+                     {"cut.csv.gz: truncated gzip data: expected its end"});
+  expect_input_error(open("no.csv.gz", csv, {"x"}), {"no.csv.gz: expected gzip data"});
+  expect_input_error(open("no.npz.gz", gzipped("PK"), {"x"}), {"no.npz.gz", "found gzip data"});
+  for (const char* column : {"{file: t.dat, column: a}", "{file: T.CSX}"}) {
+    folder_.write("T.CSX", csv);
+    expect_input_error(refusal(format_text("train: {{x: {}}}", column), x),
+                       {": the ending .",
+                        "is of no known kind (.npy, .bin, .npz, .safetensors, "
+                        ".csv, .tsv, .jsonl, .parquet)"});
+  }
 }
 
 // Cut off anywhere or with any byte changed, a file is refused or read, and nothing else happens.

@@ -1,5 +1,6 @@
 // Options about the loss and a teacher.
 #include <algorithm>
+#include <cmath>
 
 #include "importer/passes/sample_order.h"
 #include "runtime/cli/options/option_table.h"
@@ -394,7 +395,7 @@ std::optional<std::vector<float>> weights_in(const std::string& text) {
   if (text == "none") return values;
   for (const std::string& part : split_list(text)) {
     const auto value = parse_number(part);
-    if (!value || *value < 0) return {};
+    if (!value || *value < 0 || std::isinf(static_cast<float>(*value))) return {};
     values.push_back(static_cast<float>(*value));
   }
   return values;

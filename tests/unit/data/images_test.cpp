@@ -231,6 +231,8 @@ TEST_F(ImagesTest, FoldersThatAreNoDataAreRefused) {
   expect_input_error(open(classes), {"expected a subfolder for each class"});
   folder_.write("pictures/1.webp", "RIFF");
   expect_input_error(open(images(pictures)), {"1.webp", "expected PNG or JPEG images"});
+  expect_input_error(open(images(pictures + "/0.png")),
+                     {"/0.png: expected a folder of images, found a file", "a list of folders"});
 }
 
 TEST_F(ImagesTest, FilesThatDifferAreRefusedWithTheKeyThatHelps) {

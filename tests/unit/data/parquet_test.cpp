@@ -103,12 +103,35 @@ TEST_F(ParquetTest, MissingValues) {
   // A number beyond int16, and a fraction.
   EXPECT_EQ(rows<int64_t>("gap, missing: 70000", DType::kInt64, {})[9], 70000);
   EXPECT_EQ(rows<float>("gap, missing: 0.5", DType::kFloat32, {})[19], 0.5f);
+  // Whole floats, as pandas has integers next to a missing one.
+  EXPECT_EQ(rows<int64_t>("whole, missing: -100", DType::kInt64, {}), made<int64_t>(1, gap));
+  EXPECT_EQ(rows<int8_t>("whole, missing: -100", DType::kInt8, {}), made<int8_t>(1, gap));
+  const auto refusal = [this](const std::string& keys, DType dtype,
+                              const std::vector<int64_t>& dims = {}) {
+    return (*open(keys))->bind({{"c", dtype, dims}});
+  };
+  expect_input_error(refusal("x1", DType::kInt64),
+                     {"t.parquet: column 'c', sample 0: value -0.625 does not fit int64 (whole, "});
+  expect_input_error(refusal("whole, missing: 1", DType::kBool), {"sample 2: value 2", "bool"});
+  for (const char* keys : {"whole, missing: 1e39", "nan, missing: 1e39"}) {
+    expect_input_error(refusal(keys, DType::kFloat32),
+                       {keys[0] == 'w' ? "sample 9" : "sample 40", "value 1e+39", "float32"});
+  }
+  expect_input_error(refusal("x, pad_to: 5, pad_value: 1e39", DType::kFloat32, {5}),
+                     {"sample 0: value 1e+39"});
   const auto nan = rows<float>("nan, missing: -1", DType::kFloat32, {});
   EXPECT_EQ(nan[40], -1);
   EXPECT_EQ(nan[41], 10.25f);
   expect_input_error(open("gap"), {"t.parquet row 9: column 'gap': expected a number, found null",
                                    "`missing: NUMBER`"});
   expect_input_error(open("nan"), {"t.parquet row 40: column 'nan'", "found NaN"});
+  // Labels.
+  for (const char* labels : {"gap", "unsaid"}) {
+    expect_input_error(open(labels, true),
+                       {"t.parquet row 9: column", "found null, a missing value",
+                        "-100, the ignore-index, leaves a row out"});
+  }
+  EXPECT_EQ(rows<int64_t>("unsaid, missing: -100", DType::kInt64, {}, true)[9], -100);
   expect_input_error(open("hole"),
                      {"t.parquet row 50: column 'hole': expected a list, found null"});
 }

@@ -253,12 +253,16 @@ TEST_F(TokenRowsTest, ARowForEachText) {
 
 TEST_F(TokenRowsTest, Mistakes) {
   folder_.write("f.txt", "good\nlong enough to need more\n");
+  folder_.write("g.txt", "good\n");
   folder_.write("bad.txt", "good\n\xc3\x28\n");
   folder_.write("f.jsonl", "{\"text\": \"a\"}\n{\"text\": 1}\n");
   folder_.write("f.csv", "review\na\n");
   const std::string pads = ", tokenizer: bert.json, pad_to: 4}}";
   for (const auto& [keys, facts] : std::vector<std::pair<std::string, std::vector<std::string>>>{
            {"text: f.txt}}", {"d.yaml:1", "needs the key 'tokenizer'"}},
+           {"text: g.txt, pad_value: 0.5" + pads,
+            {"g.txt: expected a pad_value of int32, found 0.5"}},
+           {"text: g.txt, pad_value: 3e9" + pads, {"expected a pad_value of int32, found 3e+09"}},
            {"tokenizer: bert.json}}", {"with the key 'text'"}},
            {"text: f.txt, file: f.txt" + pads, {"'text' or 'file', found both"}},
            {"text: f.txt, tokenizer: bert.json}}", {"sequence_length", "pad_to", "neither"}},
