@@ -12,8 +12,10 @@
 #include "runtime/commands/commands.h"
 #include "runtime/commands/contact_sheet.h"
 #include "runtime/commands/description.h"
+#include "runtime/data/column_file.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/survey.h"
+#include "runtime/remote/cache.h"
 #include "runtime/report/plan_report.h"
 #include "runtime/train/setup/data_setup.h"
 #include "runtime/train/setup/image_inputs.h"
@@ -93,7 +95,7 @@ std::string part_table(const SurveyedPart& part) {
 }
 
 OrderedJson json_of(const ColumnSurvey& column) {
-  OrderedJson json{{"name", column.name},   {"file", column.file},
+  OrderedJson json{{"name", column.name},   {"file", address_of(column.file)},
                    {"type", column.type},   {"row", column.row},
                    {"rows", column.rows},   {"missing", column.missing},
                    {"first", column.first}, {"not_finite", column.not_finite}};
@@ -118,7 +120,7 @@ std::optional<Tables> tables_in(const std::string& folder) {
   std::vector<std::string> others;
   std::error_code error;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
-    const std::string path = i->path().string(), name = i->path().stem().string();
+    const std::string path = i->path().string(), name = data_name(i->path().string());
     if (!is_table(path)) continue;
     if (training_name(name) >= 0) {
       train.emplace(training_name(name), path);
@@ -189,11 +191,12 @@ std::vector<fs::path> with_folders_below(const fs::path& folder) {
   return list;
 }
 
-// The file that `prepare` writes by default: next to the data, with its name.
+// The file that `prepare` writes by default: next to the data, with its name; of an address here.
 fs::path description_of(const std::string& data) {
+  if (is_address(data)) return data_name(data) + ".yaml";
   fs::path path = fs::path(data).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
-  return path.replace_extension(".yaml");
+  return path.replace_filename(data_name(path.string()) + ".yaml");
 }
 
 class DataSurvey {
@@ -225,7 +228,8 @@ class DataSurvey {
     OFSDP_RETURN_IF_ERROR(write_page(file_.string(), description_));
     print_lines(stdout, format_text("{}:\n\n{}\nto train: fsdp-run {} --data {}{}\n",
                                     escaped(file_.string()), escaped_lines(description_),
-                                    options_.model.empty() ? "MODEL.onnx" : escaped(options_.model),
+                                    options_.model.empty() ? "MODEL.onnx"
+                                                           : escaped(address_of(options_.model)),
                                     escaped(file_.string()), loss_words()));
     return {};
   }
@@ -245,7 +249,7 @@ class DataSurvey {
 
   Status check_file() const {
     std::error_code error;
-    const std::string extension = fs::path(given_).extension().string();
+    const std::string extension = last_ending(given_);
     OFSDP_REJECT_IF(extension == ".yaml" || extension == ".yml",
                     "{}: expected data, found a description: give it to --data", given_);
     OFSDP_REJECT_IF(fs::exists(file_, error),
@@ -273,16 +277,19 @@ class DataSurvey {
     if (!has_eval_) description_ += describe_split(parts_[0].columns, description_);
   }
 
-  // Returns the path as the description has it.
+  // Returns the path or the address as the description has it.
   std::string place(const std::string& path) const {
-    const fs::path folder = file_.empty() ? fs::path(given_).parent_path() : file_.parent_path();
+    const std::string address = address_of(path);
+    if (is_address(address)) return address;
     std::error_code error;
-    const fs::path near = fs::proximate(path, folder.empty() ? "." : folder, error);
+    const fs::path near = fs::proximate(path, folder().empty() ? "." : folder(), error);
     return error ? path : near.string();
   }
 
+  // Returns the folder of the description; empty: this one.
   std::string folder() const {
-    return (file_.empty() ? fs::path(given_).parent_path() : file_.parent_path()).string();
+    if (file_.empty() && is_address(given_)) return "";
+    return (file_.empty() ? fs::path(given_) : file_).parent_path().string();
   }
 
   Status read_model() {
@@ -334,12 +341,17 @@ class DataSurvey {
   }
 
   Status read_data() {
-    if (is_table(given_)) return read_tables({given_, ""});
-    const std::string extension = fs::path(given_).extension().string();
+    const std::string extension = data_ending(given_);
+    const bool text = extension == ".txt" || extension == ".md", table = is_table(given_);
+    std::string file = given_;
+    if (table || text) {
+      OFSDP_ASSIGN_OR_RETURN(file, prefixed("--data", local_file(given_)));
+    }
+    if (table) return read_tables({file, ""});
     std::error_code error;
-    if ((extension == ".txt" || extension == ".md") && fs::is_regular_file(given_, error)) {
-      description_ = "train:\n" + describe_text(place(given_), inputs_);
-      OFSDP_ASSIGN_OR_RETURN(const ColumnSurvey lines, survey_text(given_));
+    if (text && fs::is_regular_file(file, error)) {
+      description_ = "train:\n" + describe_text(place(file), inputs_);
+      OFSDP_ASSIGN_OR_RETURN(const ColumnSurvey lines, survey_text(file));
       parts_.push_back({"", {lines}});
       return {};
     }
@@ -443,7 +455,8 @@ class DataSurvey {
       text += format_text("{}{}{}\n", escaped(given_), part.name.empty() ? "" : ": ", part.name);
       text += part_table(part) + "\n";
     }
-    if (!fed_.empty()) text += format_text("{} gets of row 0\n{}\n", options_.model, fed_table());
+    if (!fed_.empty())
+      text += format_text("{} gets of row 0\n{}\n", address_of(options_.model), fed_table());
     if (!description_.empty()) {
       text += "A YAML file for --data, next to it:\n\n" + escaped_lines(description_);
     }

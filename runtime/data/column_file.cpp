@@ -16,6 +16,7 @@
 #include "runtime/data/parquet_rows.h"
 #include "runtime/data/text_records.h"
 #include "runtime/data/token_rows.h"
+#include "runtime/remote/address.h"
 
 namespace ofsdp::runtime {
 
@@ -189,21 +190,25 @@ Status apply_row_shape(const ColumnSpec& spec, ColumnLayout& layout) {
   return ok_status();
 }
 
+std::filesystem::path without_query(const std::string& path) {
+  return is_address(path) ? path.substr(0, path.find('?')) : path;
+}
+
 }  // namespace
 
 std::span<const DataFormat> data_formats() { return kFormats; }
 
 std::string last_ending(const std::string& path) {
-  return lower_text(std::filesystem::path(path).extension().string());
+  return lower_text(without_query(path).extension().string());
 }
 
 std::string data_ending(const std::string& path) {
   const std::string last = last_ending(path);
-  return last == kGzip ? last_ending(std::filesystem::path(path).stem().string()) : last;
+  return last == kGzip ? last_ending(without_query(path).stem().string()) : last;
 }
 
 std::string data_name(const std::string& path) {
-  const std::filesystem::path name = std::filesystem::path(path).stem();
+  const std::filesystem::path name = without_query(path).stem();
   return last_ending(path) == kGzip ? name.stem().string() : name.string();
 }
 

@@ -137,7 +137,7 @@ struct DataFormat {
 std::span<const DataFormat> data_formats();
 const DataFormat* find_format(const std::string& path);  // null: one column, or unknown
 
-// Names of data files: for data/T.CSV.gz
+// Parts of the name of a data file, or of its address: for data/T.CSV.gz or https://a/T.CSV.gz?key
 std::string last_ending(const std::string& path);  // ".gz": in lower case
 std::string data_ending(const std::string& path);  // ".csv": the same of what is gzipped
 std::string data_name(const std::string& path);    // "T"

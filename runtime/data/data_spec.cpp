@@ -210,9 +210,8 @@ std::string file_kinds() {
 // Paths in a YAML file at an address are relative to the address.
 Result<DataSpec> address_spec(const char* flag, const std::string& value) {
   OFSDP_ASSIGN_OR_RETURN(const Address address, prefixed(flag, parse_address(value)));
-  const std::string name = address.file_name();
-  const DataFormat* const format = find_format(name);
-  OFSDP_REJECT_IF(format == nullptr && !is_yaml(name),
+  const DataFormat* const format = find_format(value);
+  OFSDP_REJECT_IF(format == nullptr && !is_yaml(value),
                   "{}: expected the address of a file ({} or .tar), found {}", flag, file_kinds(),
                   address.text);
   OFSDP_ASSIGN_OR_RETURN(const std::string local, prefixed(flag, fetch_file(value)));

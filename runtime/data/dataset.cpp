@@ -123,16 +123,14 @@ constexpr char kBatchOrigin[] = "the batch";
 // Returns how a YAML file makes one column of several in a table.
 std::string table_remark(const ColumnSet& set, const std::string& name,
                          const std::vector<std::string>& names) {
-  const bool far = is_address(set.origin);  // a query may follow the name
-  const DataFormat* const format =
-      find_format(far ? set.origin.substr(0, set.origin.find('?')) : set.origin);
+  const DataFormat* const format = find_format(set.origin);
   const bool table = format != nullptr && std::string_view(format->part) == "column";
   std::vector<std::string> spare = set.names();
   std::erase_if(spare, [&](const auto& one) { return std::ranges::count(names, one) > 0; });
   if (!table || spare.empty()) return "";
   return format_text(
       "; a YAML file for --data makes it of some: train: {{{}: {{file: {}, column: [{}]}}}}", name,
-      far ? format_text("'{}'", set.origin) : set.origin, joined(spare, ", "));
+      is_address(set.origin) ? format_text("'{}'", set.origin) : set.origin, joined(spare, ", "));
 }
 
 Status missing(const ColumnSet& set, const std::string& name,

@@ -31,8 +31,9 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr const char* kSince = "OFSDP_FETCHED_SINCE";
-constexpr double kLongestPause = 8;  // seconds
-constexpr int kMostAttempts = 200;   // whatever progress they make
+constexpr const char* kFilesFolder = "%";  // in the folder of an address
+constexpr double kLongestPause = 8;        // seconds
+constexpr int kMostAttempts = 200;         // whatever progress they make
 constexpr size_t kBlockBytes = 1 << 20;
 
 int64_t nanoseconds_now() {
@@ -104,7 +105,7 @@ CachePlace place_of(const Address& address, const fs::path& cache) {
   std::istringstream parts(address.path);
   for (std::string part; std::getline(parts, part, '/');) folder /= folder_name(part);
   if (!address.query.empty()) folder /= "%" + query_hash(address.query);
-  return {folder / "%", folder_name(address.file_name())};
+  return {folder / kFilesFolder, folder_name(address.file_name())};
 }
 
 // A version of a file, as answers describe it.
@@ -541,6 +542,19 @@ Result<std::string> fetch_file(const std::string& address) {
 Result<std::string> local_file(const std::string& place) {
   if (!is_address(place)) return place;
   return fetch_file(place);
+}
+
+std::string address_of(const std::string& path) {
+  const CachePlace place{fs::path(path).parent_path().parent_path(), ""};
+  if (place.folder.filename() != kFilesFolder) return path;
+  std::ifstream file(place.facts());
+  const Json json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("address") || !json["address"].is_string()) return path;
+  // The text of a long address is cut.
+  const Result<Address> address = parse_address(json["address"].get<std::string>());
+  const bool whole =
+      address.ok() && place.folder.string().ends_with("/" + place_of(*address, "").folder.string());
+  return whole ? address->text : path;
 }
 
 }  // namespace ofsdp::runtime

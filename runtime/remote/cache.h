@@ -47,4 +47,8 @@ Result<std::string> fetch_file(const std::string& address);
 // Returns a path as it is; fetches an address.
 Result<std::string> local_file(const std::string& place);
 
+// Returns the address of a fetched file; another path as it is, and that of an address above 200
+// bytes.
+std::string address_of(const std::string& path);
+
 }  // namespace ofsdp::runtime

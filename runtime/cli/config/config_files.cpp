@@ -10,6 +10,7 @@
 #include "runtime/cli/config/foreign/foreign_file.h"
 #include "runtime/cli/options/option_table.h"
 #include "runtime/remote/address.h"
+#include "runtime/remote/cache.h"
 
 namespace ofsdp::cli {
 
@@ -285,6 +286,7 @@ void make_absolute(DataChoice& data) {
 }
 
 Options with_absolute_paths(Options o) {
+  o.model = address_of(o.model);
   make_absolute(o.run.data);
   make_absolute(o.run.eval_data);
   for (std::string* path :

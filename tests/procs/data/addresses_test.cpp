@@ -61,6 +61,48 @@ TEST_F(AddressRunsTest, TrainAsTheLocalFiles) {
   EXPECT_TRUE(trained(train(folder_.model(), folder_ / "faulty.yaml")) == expected);
 }
 
+// A table at an address: what is printed and written names the address, not the cache.
+TEST_F(AddressRunsTest, ATableIsNamedByItsAddress) {
+  std::string table = "a,b,c,d,label\n";
+  for (int i = 0; i < 12; ++i) table += format_text("{},{},1,{},{}\n", i, i % 5, i % 3, i % 3);
+  folder_.write("t.csv", table);
+  const std::string at = server_.address("t.csv?seed=3"), model = server_.address("model.onnx");
+  const std::string line = format_text("x: {{file: \"{}\", column: [a, b, c, d]}}", at);
+  const auto names = [&](const std::string& text, const Words& facts) {
+    for (const std::string& fact : facts) EXPECT_THAT(text, testing::HasSubstr(fact));
+    EXPECT_THAT(text, testing::Not(testing::HasSubstr(cache_)));
+  };
+  for (const Words& words : {Words{"data", at}, Words{"data", at, model, "--json"}}) {
+    const Finished run = start(words);
+    EXPECT_EQ(run.status, 0) << run.err;
+    names(run.out, {words.size() == 2 ? "12 " : "\"inputs\"", at});
+  }
+  names(start({"data", at, model}).out, {line, "gets of row 0"});
+  const std::string yaml = folder_ / "made.yaml";
+  const Finished made = start({"prepare", at, model, "-o", yaml});
+  EXPECT_EQ(made.status, 0) << made.err;
+  names(made.out, {line, "to train: fsdp-run " + model + " --data " + yaml});
+  const Finished here =
+      Program::run(fsdp_run({"prepare", at, model}),
+                   {.environment = {"XDG_CACHE_HOME=" + cache_}, .folder = folder_.path()});
+  EXPECT_EQ(here.status, 0) << here.err;
+  EXPECT_EQ(content(folder_ / "t.yaml"), content(yaml));
+  // The file trains, and the settings of the run name the addresses.
+  Words words = train(model, yaml);
+  words.resize(words.size() - 2);  // without --output
+  const Finished run = start(words + Words{"--run-dir", folder_ / "runs", "--run-name", "r"});
+  EXPECT_EQ(run.status, 0) << run.err;
+  names(content(folder_ / "runs/r/config.yaml"), {"# fsdp-run " + model + " --config"});
+  // So does the advice of a run on the plain table.
+  const Finished advised = start(train(folder_.model(), at) + Words{"--labels", "label"});
+  EXPECT_EQ(advised.status, 2);
+  names(advised.err,
+        {at + ": no column 'x'", format_text("train: {{x: {{file: '{}', column: [", at)});
+  const Finished none = start({"data", server_.address("none.csv")});
+  EXPECT_EQ(none.status, 2);
+  expect_one_line(none.err, {"none.csv", "404"});
+}
+
 TEST_F(AddressRunsTest, Mistakes) {
   const auto refused = [&](const Words& words, int status, const Words& facts) {
     const Finished run = start(words);

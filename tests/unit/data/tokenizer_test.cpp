@@ -260,9 +260,10 @@ TEST_F(TokenRowsTest, Mistakes) {
   const std::string pads = ", tokenizer: bert.json, pad_to: 4}}";
   for (const auto& [keys, facts] : std::vector<std::pair<std::string, std::vector<std::string>>>{
            {"text: f.txt}}", {"d.yaml:1", "needs the key 'tokenizer'"}},
-           {"text: g.txt, pad_value: 0.5" + pads,
+           {"text: g.txt, max_length: 4, pad_value: 0.5" + pads,
             {"g.txt: expected a pad_value of int32, found 0.5"}},
-           {"text: g.txt, pad_value: 3e9" + pads, {"expected a pad_value of int32, found 3e+09"}},
+           {"text: g.txt, max_length: 4, pad_value: 3e9" + pads,
+            {"expected a pad_value of int32, found 3000000000"}},
            {"tokenizer: bert.json}}", {"with the key 'text'"}},
            {"text: f.txt, file: f.txt" + pads, {"'text' or 'file', found both"}},
            {"text: f.txt, tokenizer: bert.json}}", {"sequence_length", "pad_to", "neither"}},
