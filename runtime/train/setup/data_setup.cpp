@@ -115,21 +115,18 @@ Result<std::optional<ColumnSet>> training_part(const Options& options, const Gra
 }
 
 // Returns the names for labels of `rows`: those of the training part, which numbers the classes, if
-// both have names and `known` need not count.
+// it has names and `known` need not count. Labels of `rows` that are numbers stay what they are.
 Result<ClassNames> names_for(const ColumnSet& rows, const std::optional<ColumnSet>& training,
                              const std::string& label, const ClassNames& known,
                              Communicator& communicator, MemoryLedger& ledger) {
   const bool asks =
       training && !known.binding && training->find(label) != nullptr && rows.find(label) != nullptr;
   if (!asks) return known;
-  std::vector<std::string> names;
-  for (const ColumnSet* part : {&rows, &*training}) {
-    ColumnSet own = *part;
-    own.take_classes(label, known);
-    OFSDP_ASSIGN_OR_RETURN(const auto labels, Dataset::open(own, {label}, communicator, ledger));
-    names = labels->classes(label);
-    if (names.empty()) return known;
-  }
+  ColumnSet own = *training;
+  own.take_classes(label, known);
+  OFSDP_ASSIGN_OR_RETURN(const auto labels, Dataset::open(own, {label}, communicator, ledger));
+  std::vector<std::string> names = labels->classes(label);
+  if (names.empty()) return known;
   return ClassNames{std::move(names), training->origin, /*binding=*/true};
 }
 
