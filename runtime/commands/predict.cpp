@@ -390,7 +390,8 @@ class Predictor {
       const int64_t count = std::min(batch_, samples_ - first);
       OFSDP_RETURN_IF_ERROR(prepare(file, fixed ? batch_ : count));
       OFSDP_RETURN_IF_ERROR(feed_rows(first, count));
-      OFSDP_RETURN_IF_ERROR(about_positions(pass_->run(), data_));
+      Status predicted = pass_->run();
+      OFSDP_RETURN_IF_ERROR(about_positions(std::move(predicted), pass_->refused(), data_));
       OFSDP_RETURN_IF_ERROR(writer->add(sorted_rows(), count));
       first += count;
     }

@@ -138,6 +138,7 @@ Status CpuEngine::run_node(const Operation& op) {
   const BoundRun& run = program_->runs[static_cast<size_t>(op.run)];
   Status status = run.kernel->run({run.inputs, run.outputs, run.workspace, &context_});
   if (status.ok()) return status;
+  refused_ = {&program_->plan->graph, run.node};
   return std::move(status).with_prefix(format_text("{}, step {}, rank {}",
                                                    program_->plan->graph.describe(*run.node),
                                                    numbers_.step, communicator_.rank()));

@@ -91,6 +91,12 @@ struct ExecutorOptions {
   double timeout_seconds = 300;          // devices: how long a rank may be late
 };
 
+// The node whose kernel refused its data, such as an index outside of a table.
+struct RefusedNode {
+  const Graph* graph = nullptr;
+  const Node* node = nullptr;  // null: none did
+};
+
 // Training calls, per update: begin_update, `run` for each micro-batch (the last program also runs
 // the optimizer), `outcome`, the trainer's own exchange of the numbers between ranks, end_update.
 // Evaluation calls begin_update once, then per micro-batch `run`, `result`, check_evaluation.
@@ -133,6 +139,11 @@ class UpdateRunner {
   virtual int64_t updates_done(int64_t start) const = 0;
   // Returns the times for which computation waited for communication.
   virtual const ExposedTime& exposed() const = 0;
+  // Returns the node whose error a call has returned.
+  const RefusedNode& refused() const { return refused_; }
+
+ protected:
+  RefusedNode refused_;
 };
 
 }  // namespace ofsdp::runtime

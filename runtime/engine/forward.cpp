@@ -91,7 +91,9 @@ Status ForwardPass::run(size_t index, const StepContext& context) {
   }
   Buffer workspace;
   workspace.resize(kernels_[index]->workspace_bytes());
-  return kernels_[index]->run({inputs, outputs, workspace.data, &context});
+  Status status = kernels_[index]->run({inputs, outputs, workspace.data, &context});
+  if (!status.ok()) refused_ = {&graph_, &node};
+  return status;
 }
 
 void ForwardPass::release_after(size_t index) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "importer/graph/graph.h"
+#include "runtime/engine/executor.h"
 
 namespace ofsdp::runtime {
 
@@ -26,6 +27,8 @@ class ForwardPass {
   Status run(const StepContext& context = {});
   // Returns the bytes of a graph output; empty: it has no value. REQUIRES: run has succeeded.
   std::span<const std::byte> output(ValueId id) const;
+  // Returns the node whose error `run` has returned.
+  const RefusedNode& refused() const { return refused_; }
 
  private:
   struct Buffer;
@@ -37,6 +40,7 @@ class ForwardPass {
   std::vector<Buffer> values_;
   std::vector<std::unique_ptr<Kernel>> kernels_;  // by node
   std::vector<std::vector<ValueId>> last_read_;   // activations, by their last reader
+  RefusedNode refused_;
 };
 
 using Feeds = std::map<ValueId, std::vector<std::byte>>;

@@ -297,7 +297,9 @@ class Session {
     Trainer trainer(settings(), state, communicator_, ledger_, *state.plan().train_sampler, metrics,
                     checkpoints.get(), signal_,
                     folder_ != nullptr ? folder_->log_descriptor() : -1);
-    OFSDP_RETURN_IF_ERROR(about_positions(trainer.run(), run_->setup().data));
+    Status trained = trainer.run();
+    OFSDP_RETURN_IF_ERROR(
+        about_positions(std::move(trained), state.executor().refused(), run_->setup().data));
     closing_ = trainer.closing();
     if (trainer.evaluated() != nullptr) evaluated_ = *trainer.evaluated();
     stopped_by_ = trainer.stopped_by();
@@ -313,7 +315,10 @@ class Session {
     Evaluator evaluator(state, communicator_, sampler);
     Result<EvalRow> made =
         evaluator.run(settings().start.update, settings().start.epoch, &progress);
-    if (!made.ok()) return about_positions(std::move(made).status(), run_->setup().data);
+    if (!made.ok()) {
+      return about_positions(std::move(made).status(), state.executor().refused(),
+                             run_->setup().data);
+    }
     const EvalRow row = *std::move(made);
     if (communicator_.rank() != 0) return {};
     progress.eval(row);

@@ -17,11 +17,14 @@ Status in_words(const ofsdp_data_fault& found) {
   return input_error("{} is out of range for {}", found.value, found.extent);
 }
 
-std::string subject(const BoundProgram& program, const ofsdp_data_fault& found, int64_t step,
-                    int rank) {
+RefusedNode node_of(const BoundProgram& program, const ofsdp_data_fault& found) {
   const bool known = found.node <= program.runs.size();
-  const std::string node = known ? program.plan->graph.describe(*program.runs[found.node - 1].node)
-                                 : program.plan->graph.file;
+  return {&program.plan->graph, known ? program.runs[found.node - 1].node : nullptr};
+}
+
+std::string subject(const RefusedNode& refused, int64_t step, int rank) {
+  const std::string node =
+      refused.node != nullptr ? refused.graph->describe(*refused.node) : refused.graph->file;
   return format_text("{}, step {}, rank {}", node, step, rank);
 }
 
@@ -122,6 +125,7 @@ Status DeviceEngine::in_pieces(const TensorView& view,
 // on the host. Other ranks find nothing but take part in the gathers (find_nan).
 Status DeviceEngine::blame_data(BoundProgram& program, const ofsdp_data_fault& found,
                                 int64_t step) {
+  refused_ = node_of(program, found);
   Status culprit;
   bool met = false;
   program_ = &program;
@@ -138,7 +142,7 @@ Status DeviceEngine::blame_data(BoundProgram& program, const ofsdp_data_fault& f
     OFSDP_RETURN_IF_ERROR(settle());
   }
   if (culprit.ok()) culprit = in_words(found);
-  return std::move(culprit).with_prefix(subject(program, found, step, ranks_->rank()));
+  return std::move(culprit).with_prefix(subject(refused_, step, ranks_->rank()));
 }
 
 // Ranks evaluate independently, so with several ranks none can be asked for gathers.
@@ -146,8 +150,9 @@ Status DeviceEngine::blame_evaluation(size_t slot) {
   BoundProgram& program = *slots_[slot].program;
   const ofsdp_data_fault found = pinned_result(slot).fault;
   const int64_t step = slots_[slot].step;
+  refused_ = node_of(program, found);
   if (ranks_->several()) {
-    return in_words(found).with_prefix(subject(program, found, step, ranks_->rank()));
+    return in_words(found).with_prefix(subject(refused_, step, ranks_->rank()));
   }
   step_.numbers = device_numbers(slot);
   step_.samples = slots_[slot].samples;

@@ -1,7 +1,6 @@
 #include "runtime/train/setup/text_lengths.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <vector>
 
@@ -24,16 +23,23 @@ int64_t index_outside(const Constant& indices, int64_t size) {
   return found == values.end() ? 0 : static_cast<int64_t>(*found);
 }
 
+// Returns the length of the axis that the node indexes; 0: it indexes none. Its kernel refuses only
+// indices outside of the axis.
+int64_t indexed_axis(const Graph& graph, const Node& node) {
+  const std::string op = node.op->full_name();
+  if (op != "Gather" && op != "GatherElements") return 0;
+  const Shape& shape = graph.value(node.inputs[0]).desc.shape;
+  const int64_t axis = node.attributes.i("axis", 0);
+  return shape.rank() == 0 ? 0 : shape[static_cast<int>(axis < 0 ? axis + shape.rank() : axis)];
+}
+
 // Positions that the length alone decides are constants. Kernels check them when they run.
 Status check_indices(const Graph& graph) {
   for (const Node& node : graph.nodes) {
-    const std::string op = node.op->full_name();
-    if (op != "Gather" && op != "GatherElements") continue;
+    const int64_t size = indexed_axis(graph, node);
+    if (size == 0) continue;
     const ConstantPtr& indices = graph.value(node.inputs[1]).constant;
-    const Shape& shape = graph.value(node.inputs[0]).desc.shape;
-    const int64_t axis = node.attributes.i("axis", 0);
-    if (indices == nullptr || shape.rank() == 0) continue;
-    const int64_t size = shape[static_cast<int>(axis < 0 ? axis + shape.rank() : axis)];
+    if (indices == nullptr) continue;
     const int64_t outside = indices->desc.dtype == DType::kInt32
                                 ? index_outside<int32_t>(*indices, size)
                                 : index_outside<int64_t>(*indices, size);
@@ -100,14 +106,9 @@ Status TextFit::check_positions(const Graph& made, const std::vector<ValueId>& o
   return explained(check_indices(needed));
 }
 
-Status about_positions(Status fault, const DataSetup& data) {
-  constexpr std::string_view kOutside = " is outside -";  // an index, in kernels/cpu/indexed.h
-  if (fault.ok() || data.train == nullptr) return fault;
-  const std::string& message = fault.message();
-  const size_t at = message.find(kOutside);
-  if (at == std::string::npos || message.find("(Gather") == std::string::npos) return fault;
-  int64_t size = 0;
-  std::from_chars(message.data() + at + kOutside.size(), message.data() + message.size(), size);
+Status about_positions(Status fault, const RefusedNode& refused, const DataSetup& data) {
+  if (fault.ok() || refused.node == nullptr || data.train == nullptr) return fault;
+  const int64_t size = indexed_axis(*refused.graph, *refused.node);
   for (const ColumnSpec& column : data.spec.train.columns) {
     const ColumnLayout* const rows = data.train->stored(column.name);
     const bool longer = is_text(column) && rows != nullptr && rows->row.rank() == 1 && size > 0 &&
@@ -116,7 +117,7 @@ Status about_positions(Status fault, const DataSetup& data) {
     return Status(fault.kind(),
                   format_text("{}; column '{}' has texts of up to {} tokens: if these are their "
                               "positions, `{}: {}` in {} cuts them",
-                              message, escaped(column.name), rows->row[0],
+                              fault.message(), escaped(column.name), rows->row[0],
                               column.sequence_length ? "sequence_length" : "max_length", size,
                               data.spec.train.origin));
   }

@@ -9,6 +9,7 @@
 
 #include "importer/graph/graph.h"
 #include "kernels/base/status.h"
+#include "runtime/engine/executor.h"
 #include "runtime/train/setup/data_setup.h"
 
 namespace ofsdp::runtime {
@@ -45,6 +46,7 @@ class TextFit {
 };
 
 // Adds the same advice to the fault of a node that looks up more positions than its table has.
-Status about_positions(Status fault, const DataSetup& data);
+// `refused`: the node of the fault.
+Status about_positions(Status fault, const RefusedNode& refused, const DataSetup& data);
 
 }  // namespace ofsdp::runtime
