@@ -91,8 +91,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             asked[self.path] += 1
             turn = asked[self.path]
         faulty = seed >= 0 and (turn <= wrong or seed >= 1000)
+        self.note(200)  # first: a test counts as soon as it has the answer
         self.answer(body, seed, fault if faulty else "", chooser)
-        self.note(200)
 
     def answer(self, body, seed, fault, chooser):
         if fault == "changed":
