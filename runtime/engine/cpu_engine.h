@@ -7,8 +7,8 @@
 //
 // Owns nothing but small state: memory, communicator, updater and programs outlive it. `run`
 // allocates nothing. Errors of kernels and collectives have step, node and rank as a prefix. If a
-// loss is NaN (in evaluation: or infinite), `run` computes forward again to find the first node
-// with a NaN output, and returns kFault with that node.
+// loss is NaN, `run` computes forward again to find the first node with a NaN output, and returns
+// kFault with that node; after an evaluation check_evaluation does.
 #pragma once
 
 #include <algorithm>

@@ -99,7 +99,8 @@ struct RefusedNode {
 
 // Training calls, per update: begin_update, `run` for each micro-batch (the last program also runs
 // the optimizer), `outcome`, the trainer's own exchange of the numbers between ranks, end_update.
-// Evaluation calls begin_update once, then per micro-batch `run`, `result`, check_evaluation.
+// Evaluation calls begin_update once, then per micro-batch `run`, `result` and, if a NaN ends it,
+// check_evaluation.
 //
 // On a CPU `run` returns when the micro-batch is complete. On a device it only enqueues work on
 // streams, so `outcome` returns each update's numbers one update late.
@@ -122,7 +123,8 @@ class UpdateRunner {
   // Returns the rows of Graph::measured[i] of that micro-batch, valid until the next `run`.
   // REQUIRES: result() was called, and the micro-batch was not empty.
   virtual std::span<const double> measured(const BoundProgram& program, size_t i) const = 0;
-  // Returns kFault if an evaluation's loss is NaN or infinite. REQUIRES: result() was called.
+  // Returns kFault, with the first bad node, if an evaluation's loss is NaN. It ends the run.
+  // REQUIRES: result() was called.
   virtual Status check_evaluation(BoundProgram& program) = 0;
   // Returns the oldest outcome that it has not returned yet; nothing if there is none. If `settle`
   // is true, blocks until the present update is complete. If it is false, a device leaves the

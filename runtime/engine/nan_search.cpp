@@ -190,13 +190,11 @@ Result<NanFound> first_nan(const BoundProgram& program, const NanSearch& search)
   return found;
 }
 
-Status loss_fault(const StepProgram& plan, float loss, int64_t step, int rank,
-                  const NanFound& found) {
+Status loss_fault(const StepProgram& plan, int64_t step, int rank, const NanFound& found) {
   const bool training = plan.options.training;
-  Status line =
-      fault("{}: {} is {} {} step {}, rank {}{}{}", plan.graph.file,
-            training ? "loss" : "evaluation loss", std::isnan(loss) ? "NaN" : "infinite",
-            training ? "at" : "after", step, rank, found.first.empty() ? "" : ": ", found.first);
+  Status line = fault("{}: {} is NaN {} step {}, rank {}{}{}", plan.graph.file,
+                      training ? "loss" : "evaluation loss", training ? "at" : "after", step, rank,
+                      found.first.empty() ? "" : ": ", found.first);
   return with_table(std::move(line), found.operands);
 }
 

@@ -57,9 +57,8 @@ struct NanFound {
 // so.
 Result<NanFound> first_nan(const BoundProgram& program, const NanSearch& search);
 
-// Returns the kFault for a loss that is not finite. `found` may be empty.
-Status loss_fault(const StepProgram& plan, float loss, int64_t step, int rank,
-                  const NanFound& found = {});
+// Returns the kFault for a loss that is NaN. `found` may be empty.
+Status loss_fault(const StepProgram& plan, int64_t step, int rank, const NanFound& found = {});
 
 // Appends `lines`, which may be empty, to an error's message.
 Status with_table(Status error, const std::string& lines);

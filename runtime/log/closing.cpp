@@ -35,8 +35,8 @@ std::string skipped_text(const ClosingFacts& facts) {
 
 std::string evaluation_line(const EvaluationFacts& evaluation) {
   std::vector<std::string> parts;
-  parts.push_back(std::isnan(evaluation.loss) ? "no label"
-                                              : format_text("loss {:.4f}", evaluation.loss));
+  parts.push_back(evaluation.row().has_label() ? format_text("loss {:.4f}", evaluation.loss)
+                                               : "no label");
   for (const MetricValue& metric : evaluation.metrics) {
     if (metric.value)
       parts.push_back(format_text("{} {:.4f}", escaped(metric.name), *metric.value));
@@ -82,6 +82,7 @@ void EvaluationFacts::take(const EvalRow& row) {
   loss = row.loss;
   metrics.assign(row.metrics.begin(), row.metrics.end());
   losses.assign(row.losses.begin(), row.losses.end());
+  bad_rank = row.bad_rank;
 }
 
 std::string closing_text(const ClosingFacts& facts) {

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -115,9 +116,12 @@ struct StepRow {
 struct EvalRow {
   int64_t step = 0;
   int64_t epoch = 0;
-  double loss = 0;                            // NaN: no label was kept
+  double loss = 0;                            // NaN: no label was kept, if no rank is bad
   std::span<const MetricValue> metrics = {};  // as in --eval-metrics
   std::span<const MetricValue> losses = {};   // as in StepRow
+  int bad_rank = -1;                          // the first with a loss that is NaN or infinite
+
+  bool has_label() const { return !std::isnan(loss) || bad_rank >= 0; }
 };
 
 struct EndRow {

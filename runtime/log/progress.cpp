@@ -196,7 +196,7 @@ void add_log_line(LineBuffer& text, const LineFacts& facts) {
 void add_eval_line(LineBuffer& text, const EvalRow& row) {
   text.add("eval");
   if (row.step > 0) text.add("  step {}", row.step);  // 0: the file itself
-  std::isnan(row.loss) ? text.add("  loss: no label") : text.add("  loss {:.4f}", row.loss);
+  row.has_label() ? text.add("  loss {:.4f}", row.loss) : text.add("  loss: no label");
   for (const MetricValue& metric : row.metrics) {
     if (!metric.value) continue;
     text.add("  ");

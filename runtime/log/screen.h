@@ -193,11 +193,12 @@ std::string after_tables_text(const OpeningFacts& facts);
 // An evaluation's row, owned.
 struct EvaluationFacts {
   int64_t step = 0;
-  double loss = std::numeric_limits<double>::quiet_NaN();  // NaN: no label
+  double loss = std::numeric_limits<double>::quiet_NaN();
   std::vector<MetricValue> metrics, losses;
+  int bad_rank = -1;
 
   void take(const EvalRow& row);
-  EvalRow row() const { return {step, 0, loss, metrics, losses}; }
+  EvalRow row() const { return {step, 0, loss, metrics, losses, bad_rank}; }
 };
 
 struct ClosingFacts {

@@ -41,7 +41,7 @@ struct BatchTrainer::Live {
         sampler(*plan->train_sampler),
         trainer(settings, *state, communicator, ledger, sampler, metrics),
         eval_sampler(*plan->eval_sampler),
-        evaluator(*state, communicator, eval_sampler) {}
+        evaluator(*state, communicator, eval_sampler, AtNan::kGoesOn) {}
 
   std::shared_ptr<const CompiledRun> plan;
   const RunSettings settings;

@@ -399,7 +399,8 @@ constexpr size_t kFloatsAtOnce = 2 * kMaxExchange;
 
 }  // namespace
 
-Evaluator::Evaluator(RankState& state, Communicator& communicator, const Sampler& sampler)
+Evaluator::Evaluator(RankState& state, Communicator& communicator, const Sampler& sampler,
+                     AtNan at_nan)
     : state_(state),
       sampler_(sampler),
       communicator_(communicator),
@@ -410,7 +411,8 @@ Evaluator::Evaluator(RankState& state, Communicator& communicator, const Sampler
       statistics_(own_statistics(state, communicator.size())),
       pieces_(static_cast<size_t>(kMaxExchange) * static_cast<size_t>(communicator.size())),
       numbers_(communicator.size(), 2 * counts_of_losses(state.setup()).size()),
-      losses_(reported_losses(state.setup())) {
+      losses_(reported_losses(state.setup())),
+      at_nan_(at_nan) {
   first_batch_.samples.reserve(static_cast<size_t>(sampler.options().batch_size));
   first_batch_.losses.reserve(counts_of_losses(state.setup()).size());
 }
@@ -477,7 +479,8 @@ Result<EvalRow> Evaluator::pass(int64_t step, int64_t epoch, Progress* progress)
     OFSDP_RETURN_IF_ERROR(executor.run(
         program, {batch->columns, batch->sample_index, shares, sampler_.alike(update, 0)}));
     OFSDP_ASSIGN_OR_RETURN(const MicroResult result, executor.result());
-    if (batch->counts()) OFSDP_RETURN_IF_ERROR(executor.check_evaluation(program));
+    const bool checks = at_nan_ == AtNan::kEnds && batch->counts();
+    if (checks) OFSDP_RETURN_IF_ERROR(executor.check_evaluation(program));
     for (size_t i = 0; i < batch->kept.size(); ++i) {
       const double kept = batch->kept[i];
       const TermForm form = state_.setup().counts[i].form;
@@ -492,7 +495,7 @@ Result<EvalRow> Evaluator::pass(int64_t step, int64_t epoch, Progress* progress)
   }
   OFSDP_RETURN_IF_ERROR(numbers_.exchange(communicator_, {"evaluation exchange", -1, step}));
   OFSDP_RETURN_IF_ERROR(metrics_.agree(communicator_, step));
-  return EvalRow{step, epoch, loss_of_all(), metrics_.values(), losses_};
+  return EvalRow{step, epoch, loss_of_all(), metrics_.values(), losses_, bad_rank()};
 }
 
 void Evaluator::keep_first(const Batch& batch, const MicroResult& result) {
@@ -521,12 +524,21 @@ double Evaluator::loss_of_all() {
     loss += specs[i].weight * value;
     any = true;
   }
-  return any ? loss : std::nan("");
+  return any && !std::isnan(loss) ? loss : std::nan("");  // without a sign, which prints
+}
+
+// The first rank with a sum that is not finite.
+int Evaluator::bad_rank() const {
+  for (size_t r = 0; r < numbers_.ranks(); ++r) {
+    const auto bad = [](double number) { return !std::isfinite(number); };
+    if (std::ranges::any_of(numbers_.of(r), bad)) return static_cast<int>(r);
+  }
+  return -1;
 }
 
 std::vector<std::string> Evaluator::undefined(const EvalRow& row) const {
   std::vector<std::string> names;
-  if (std::isnan(row.loss)) names.push_back("loss");
+  if (!row.has_label()) names.push_back("loss");
   for (const MetricValue& loss : row.losses) {
     if (!loss.value) names.push_back("losses/" + loss.name);
   }
@@ -538,14 +550,44 @@ std::vector<std::string> Evaluator::undefined(const EvalRow& row) const {
   return names;
 }
 
-void warn_of_undefined(const Evaluator& evaluator, const EvalRow& row) {
-  const std::vector<std::string> names = evaluator.undefined(row);
-  if (names.empty()) return;
+std::vector<std::string> Evaluator::not_finite(const EvalRow& row) const {
+  std::vector<std::string> found;
+  const auto look_at = [&found](const std::string& name, double value, const std::string& where) {
+    if (std::isfinite(value)) return;
+    found.push_back(format_text("{} is {}{}", name, std::isnan(value) ? "NaN" : "infinite", where));
+  };
+  if (row.bad_rank >= 0) look_at("loss", row.loss, format_text(" (rank {})", row.bad_rank));
+  for (const MetricValue& loss : row.losses)
+    look_at("losses/" + loss.name, loss.value.value_or(0), "");
+  for (const MetricValue& metric : row.metrics) look_at(metric.name, metric.value.value_or(0), "");
+  return found;
+}
+
+namespace {
+
+bool warn_of(const EvalRow& row, const std::vector<std::string>& found, const char* before,
+             const char* after) {
+  if (found.empty()) return false;
   print_lines(stderr,
-              format_text("fsdp-run: warning: evaluation{}: its labels do not define {}: "
-                          "null in the rows, never the best, no better value for --early-stop\n",
-                          row.step > 0 ? format_text(" after step {}", row.step) : "",
-                          escaped(joined(names, ", "))));
+              format_text("fsdp-run: warning: evaluation{}: {}{}: null in the rows, never the "
+                          "best, no better value for --early-stop{}\n",
+                          row.step > 0 ? format_text(" after step {}", row.step) : "", before,
+                          escaped(joined(found, ", ")), after));
+  return true;
+}
+
+}  // namespace
+
+// A NaN among scores leaves metrics undefined, too; that is no fault of labels.
+bool warn_of_undefined(const Evaluator& evaluator, const EvalRow& row) {
+  if (row.bad_rank >= 0) return false;
+  return warn_of(row, evaluator.undefined(row), "its labels do not define ", "");
+}
+
+bool warn_of_not_finite(const Evaluator& evaluator, const EvalRow& row) {
+  const bool trains = evaluator.at_nan() == AtNan::kGoesOn;
+  return warn_of(row, evaluator.not_finite(row), "",
+                 trains ? "; the weights are kept and training goes on" : "");
 }
 
 }  // namespace ofsdp::runtime

@@ -7,11 +7,12 @@
 //
 // The loss is the mean over kept labels (or samples), or the sum over the evaluation data
 // (importer/passes/loss.h). If there are several losses, one without a kept label is left out; if
-// no loss has a label, the loss is NaN. MetricSums computes the metrics.
+// no loss has a label, the loss is NaN. A row names the first rank with a loss that is NaN or
+// infinite. MetricSums computes the metrics.
 //
 // Borrows state, communicator and `progress`, which is told of every micro-batch; owns a row's
 // metrics. `run` is collective and does not allocate.
-// Errors: as CpuEngine and Loader; kFault if the loss is NaN or infinite.
+// Errors: as CpuEngine and Loader; kFault if a loss is NaN and AtNan::kEnds.
 #pragma once
 
 #include <algorithm>
@@ -164,14 +165,20 @@ struct EvaluatedBatch {
   std::vector<double> losses;  // NaN: no label counts
 };
 
+// kGoesOn: a training run keeps its weights. kEnds: an error names the first bad node.
+enum class AtNan { kGoesOn, kEnds };
+
 class Evaluator {
  public:
   // `sampler` must be for the setup's evaluation data.
-  Evaluator(RankState& state, Communicator& communicator, const Sampler& sampler);
+  Evaluator(RankState& state, Communicator& communicator, const Sampler& sampler, AtNan at_nan);
 
   Result<EvalRow> run(int64_t step, int64_t epoch, Progress* progress = nullptr);
-  // Names the losses and metrics that the last evaluation could not define.
+  // Names the losses and metrics that the labels of the last evaluation do not define.
   std::vector<std::string> undefined(const EvalRow& row) const;
+  // "loss is infinite (rank 1)": the row's numbers that are NaN or infinite.
+  std::vector<std::string> not_finite(const EvalRow& row) const;
+  AtNan at_nan() const { return at_nan_; }
   // Returns this rank's first micro-batch in the last evaluation.
   const EvaluatedBatch& first_batch() const { return first_batch_; }
 
@@ -182,6 +189,7 @@ class Evaluator {
   Status add(const BoundProgram& program, const MicroResult& result);
   void keep_first(const Batch& batch, const MicroResult& result);
   double loss_of_all();
+  int bad_rank() const;
 
   RankState& state_;
   const Sampler& sampler_;
@@ -194,10 +202,12 @@ class Evaluator {
   std::vector<MetricValue> losses_;
   EvaluatedBatch first_batch_;
   bool matches_ = false;  // the programs count matches
+  AtNan at_nan_;
 };
 
-// Warns on stderr if the row has undefined values.
-void warn_of_undefined(const Evaluator& evaluator, const EvalRow& row);
+// Warn on stderr if the row has such values; return whether it has.
+bool warn_of_undefined(const Evaluator& evaluator, const EvalRow& row);
+bool warn_of_not_finite(const Evaluator& evaluator, const EvalRow& row);
 
 // Returns the rules by which a micro-batch counts in each loss's mean.
 std::vector<LabelRule> label_rules(std::span<const LossCount> counts, const RowSource& rows);

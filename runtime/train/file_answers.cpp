@@ -209,7 +209,7 @@ class FileCheck {
     OFSDP_ASSIGN_OR_RETURN(columns_, read_columns(rows, samples_));
     if (!evaluated) OFSDP_RETURN_IF_ERROR(compute_own());
     const bool any = std::ranges::any_of(own_, [](double loss) { return std::isfinite(loss); });
-    OFSDP_REJECT_IF(!any, "no label of its first rows counts");
+    OFSDP_REJECT_IF(!any, "no label of its first rows counts, or their loss is not finite");
     return {};
   }
 

@@ -312,7 +312,7 @@ class Session {
   Status evaluate(RankState& state, MetricsWriter& metrics) {
     Progress progress(evaluation_progress());
     const Sampler& sampler = *state.plan().eval_sampler;
-    Evaluator evaluator(state, communicator_, sampler);
+    Evaluator evaluator(state, communicator_, sampler, AtNan::kEnds);
     Result<EvalRow> made =
         evaluator.run(settings().start.update, settings().start.epoch, &progress);
     if (!made.ok()) {
@@ -323,6 +323,7 @@ class Session {
     if (communicator_.rank() != 0) return {};
     progress.eval(row);
     warn_of_undefined(evaluator, row);
+    warn_of_not_finite(evaluator, row);
     if (options_.json) {
       print_lines(stdout, evaluation_json(options_.model, row, sampler.options().samples));
     }

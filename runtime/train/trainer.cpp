@@ -93,7 +93,8 @@ Trainer::Trainer(const RunSettings& settings, RankState& state, Communicator& co
     early_ = true;
   }
   if (!plan_.eval_sampler || settings.given) return;
-  evaluator_ = std::make_unique<Evaluator>(state, communicator, *plan_.eval_sampler);
+  evaluator_ =
+      std::make_unique<Evaluator>(state, communicator, *plan_.eval_sampler, AtNan::kGoesOn);
 }
 
 Status Trainer::run() {
@@ -386,14 +387,16 @@ Result<std::optional<EvalRow>> Trainer::evaluate_when_due(int64_t step) {
     log_.eval(row);
     if (!closing_.evaluation) closing_.evaluation.emplace();
     closing_.evaluation->take(row);
-    if (!std::exchange(warned_, true)) warn_of_undefined(*evaluator_, row);
+    if (!warned_undefined_) warned_undefined_ = warn_of_undefined(*evaluator_, row);
+    if (!warned_not_finite_) warned_not_finite_ = warn_of_not_finite(*evaluator_, row);
     OFSDP_RETURN_IF_ERROR(metrics_.eval(row));
   }
   OFSDP_RETURN_IF_ERROR(hear_signal(step));
   return std::optional(row);
 }
 
-// All ranks have the same row, so they decide alike. An undefined value is not better.
+// All ranks have the same row, so they decide alike. An undefined value is not better, nor is one
+// that is not finite.
 void Trainer::watch(const EvalRow& row) {
   if (!options_.run.early_stop) return;
   const std::string& name = options_.checkpoint.keep_best;
@@ -402,7 +405,7 @@ void Trainer::watch(const EvalRow& row) {
     if (metric.name == name) value = metric.value.value_or(std::nan(""));
   }
   const bool lower = lower_is_better(options_.run.eval_metrics, name);
-  const bool better = !std::isnan(value) && is_better(lower, value, best_.value_or(std::nan("")));
+  const bool better = std::isfinite(value) && is_better(lower, value, best_.value_or(std::nan("")));
   not_better_ = better ? 0 : not_better_ + 1;
   if (better) best_ = value;
   early_ = not_better_ >= *options_.run.early_stop;

@@ -111,8 +111,8 @@ class Trainer {
   int64_t skips_ = 0;       // updates skipped by float16
   int64_t not_better_ = 0;  // evaluations in a row without improvement
   std::optional<double> best_;
-  bool warned_ = false;           // about undefined values
-  const Batch* batch_ = nullptr;  // from the loader
+  bool warned_undefined_ = false, warned_not_finite_ = false;  // about evaluations
+  const Batch* batch_ = nullptr;                               // from the loader
   const std::vector<LossTerm> terms_;
   std::array<double, kMaxLossTerms> kept_{};    // in the present update, over all ranks
   std::array<double, kMaxLossTerms> shares_{};  // the present micro-batch's, one per term

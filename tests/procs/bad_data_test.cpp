@@ -353,27 +353,91 @@ void write_evaluation(const ModelFolder& folder, const std::vector<float>& secon
   folder.write("eval/labels.npy", npy("<i8", "(2,)", std::vector<int64_t>{1, 1}));
 }
 
+// The bad row is rank 1's if there are two. Training goes on, and everything is saved.
+void expect_goes_on(const std::vector<float>& row, const std::string& word) {
+  for (const int count : {1, 2}) {
+    const ModelFolder folder;
+    write_evaluation(folder, row);
+    const Finished run = Program::run(fsdp_run({folder.model(),
+                                                "--loss",
+                                                "cross_entropy",
+                                                "--lr",
+                                                "0",
+                                                "--steps",
+                                                "4",
+                                                "--batch-size",
+                                                "2",
+                                                "--output",
+                                                folder.output(),
+                                                "--eval-data",
+                                                folder / "eval",
+                                                "--eval-interval",
+                                                "2step",
+                                                "--metrics",
+                                                folder / "m.jsonl",
+                                                "--checkpoint-dir",
+                                                folder / "ck",
+                                                "--keep-best",
+                                                "loss",
+                                                "--early-stop",
+                                                "3"}) +
+                                      ranks(count));
+    EXPECT_EQ(run.status, 0) << run.err;
+    expect_one_line(run.err, {"warning: evaluation after step 2: loss is " + word,
+                              format_text("(rank {})", count - 1), "the weights are kept"});
+    EXPECT_EQ(lines_of(run.err).size(), 1u) << run.err;
+    EXPECT_EQ(run.out.find("loss: no label"), std::string::npos) << run.out;
+    const auto rows = rows_of(folder / "m.jsonl", "eval");
+    ASSERT_EQ(rows.size(), 2u);
+    EXPECT_TRUE(rows[1].at("loss").is_null());
+    EXPECT_TRUE(std::filesystem::exists(folder.output()));
+    EXPECT_TRUE(std::filesystem::exists(folder / "ck/step-00000004"));
+    EXPECT_FALSE(std::filesystem::exists(folder / "ck/best"));
+  }
+}
+
+// fsdp-run eval alone names the node; a run keeps its weights.
 TEST(BadEvaluationTest, NanInTheLoss) {
+  const std::vector<float> row{0, 0, std::nanf(""), 0};
+  expect_goes_on(row, "NaN");
   const ModelFolder folder;
-  write_evaluation(folder, {0, 0, std::nanf(""), 0});
-  const Words more{"--eval-data", folder / "eval"};
-  const Words facts{folder.model(), "evaluation loss is NaN", "step 2", "'x'", "node 'multiply'"};
-  expect_refused(folder, folder.train() + more, facts, {.status = 1});
-  expect_refused(folder, folder.train() + more, {"rank 1"}, {.status = 1, .one_rank = false});
-  const Words eval = fsdp_run({"eval", folder.model(), "--loss", "cross_entropy"});
-  expect_refused(folder, eval + more, {folder.model(), "evaluation loss is NaN", "step 0"},
-                 {.status = 1});
+  write_evaluation(folder, row);
+  const Words eval =
+      fsdp_run({"eval", folder.model(), "--loss", "cross_entropy", "--eval-data", folder / "eval"});
+  expect_refused(
+      folder, eval,
+      {folder.model(), "evaluation loss is NaN", "step 0", "rank ", "'x'", "node 'multiply'"},
+      {.status = 1});
 }
 
 // Every logit is finite; the difference between two is not.
 TEST(BadEvaluationTest, AnInfiniteLoss) {
+  const std::vector<float> row{2e38f, 0, 2e38f, 0};
+  expect_goes_on(row, "infinite");
   const ModelFolder folder;
-  write_evaluation(folder, {2e38f, 0, 2e38f, 0});
-  const Words words =
-      fsdp_run({folder.model(), "--loss", "cross_entropy", "--lr", "0", "--steps", "3", "--output",
-                folder.output(), "--eval-data", folder / "eval", "--eval-interval", "2step"});
-  expect_refused(folder, words, {folder.model(), "evaluation loss is infinite", "step 2", "rank "},
-                 {.status = 1});
+  write_evaluation(folder, row);
+  const Finished run = Program::run(fsdp_run(
+      {"eval", folder.model(), "--loss", "cross_entropy", "--eval-data", folder / "eval"}));
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_THAT(run.out, testing::HasSubstr("loss inf"));
+  expect_one_line(run.err, {"warning: evaluation: loss is infinite (rank 0)"});
+  EXPECT_EQ(run.err.find("weights"), std::string::npos);
+}
+
+TEST(BadEvaluationTest, DevicesGoOnAsTheCpuDoes) {
+  const ModelFolder folder;
+  write_evaluation(folder, {0, 0, std::nanf(""), 0});
+  for (const int count : {1, 2}) {
+    const Words words = fsdp_run({folder.model(), "--loss", "cross_entropy", "--batch-size", "2",
+                                  "--eval-data", folder / "eval"}) +
+                        ranks(count);
+    const Trained cpu = on_cpu(words), device = on_counting_device(words);
+    expect_both_ran(cpu, device);
+    EXPECT_TRUE(cpu.rows == device.rows);
+    EXPECT_TRUE(device.rows.back().at("loss").is_null());
+    EXPECT_THAT(device.run.err,
+                testing::HasSubstr(format_text("loss is NaN (rank {})", count - 1)));
+  }
 }
 
 // The factor of the weight decay is infinite, and 0 times infinity is NaN.

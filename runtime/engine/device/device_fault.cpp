@@ -57,20 +57,18 @@ Status DeviceEngine::blame(size_t slot) {
   if (data.node != 0) return blame_data(program, data, step);
   OFSDP_ASSIGN_OR_RETURN(const NanFound first, find_nan(program, here));
   if (!here) return ranks_->wait_for_failure(step);
-  return loss_fault(*program.plan, std::numeric_limits<float>::quiet_NaN(), step, ranks_->rank(),
-                    first);
+  return loss_fault(*program.plan, step, ranks_->rank(), first);
 }
 
 // Ranks evaluate independently, so other ranks go on and cannot take part in a second forward pass.
 Status DeviceEngine::check_evaluation(BoundProgram& program) {
-  const auto bad = std::ranges::find_if(result_.losses, [](float l) { return !std::isfinite(l); });
-  if (bad == result_.losses.end()) return {};
+  if (!any_nan(result_.losses)) return {};
   NanFound first;
-  if (any_nan(result_.losses) && !ranks_->several()) {
+  if (!ranks_->several()) {
     OFSDP_RETURN_IF_ERROR(settle());
     OFSDP_ASSIGN_OR_RETURN(first, find_nan(program, true));
   }
-  return loss_fault(*program.plan, *bad, numbers_.step, ranks_->rank(), first);
+  return loss_fault(*program.plan, numbers_.step, ranks_->rank(), first);
 }
 
 Result<NanFound> DeviceEngine::find_nan(BoundProgram& program, bool here) {
