@@ -167,6 +167,7 @@ struct RunOptions : OrderOptions {
   std::optional<int64_t> loader_threads;  // auto: the rank's cores, at most 16
   Interval eval_interval;
   std::vector<MetricSpec> eval_metrics{{.name = "accuracy"}};
+  bool asks_metrics = false;          // else a loss without accuracy has none, without a word
   std::optional<int64_t> early_stop;  // evaluations in a row without a better value; none
 };
 

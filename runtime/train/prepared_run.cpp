@@ -11,6 +11,8 @@
 #include "runtime/log/log_parts.h"
 #include "runtime/train/checkpointing.h"
 #include "runtime/train/rank_state.h"
+#include "runtime/train/setup/metric_layout.h"
+#include "runtime/train/setup/run_files.h"
 #include "runtime/train/trainer.h"
 
 namespace ofsdp::runtime {
@@ -142,6 +144,8 @@ Status PreparedRun::check_before_planning() const {
   const Options& options = context_.options;
   const DataSetup& data = setup_->data;
   OFSDP_RETURN_IF_ERROR(check_best());
+  OFSDP_RETURN_IF_ERROR(check_accuracy());
+  OFSDP_RETURN_IF_ERROR(check_value_metrics());
   if (writes_trained(settings_.options) && options.command != Command::kEval) {
     OFSDP_RETURN_IF_ERROR(
         setup_->source->check_output(settings_.options.files.output, trained_state(settings_, 0)));
@@ -168,17 +172,43 @@ Status PreparedRun::check_best() const {
   if (best.empty() || best == "loss") return {};
   std::vector<std::string> names;
   for (const MetricSpec& metric : options.run.eval_metrics) names.push_back(metric.name);
-  const bool listed = std::ranges::find(names, best) != names.end();
-  if (listed && best == "accuracy") {
-    OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_->evaluation_graph(setup_->batch.batch_size));
-    OFSDP_REJECT_IF(graph.matches == 0,
-                    "--keep-best accuracy: expected a loss over classes of two or more, found "
-                    "--loss {}; --eval-metrics f1,auc measure labels of 0 and 1",
-                    name_of(setup_->source->settings().losses[0].kind));
-  }
-  if (listed) return {};
+  if (std::ranges::find(names, best) != names.end()) return {};
   return input_error("--keep-best {}: expected loss or one of --eval-metrics, found only {}{}",
                      best, joined(names, ", "), did_you_mean(best, names));
+}
+
+// Nothing measures accuracy in a loss without classes: a run that asks for it would have no value.
+Status PreparedRun::check_accuracy() const {
+  const RunOptions& run = context_.options.run;
+  const bool listed = std::ranges::any_of(run.eval_metrics, is_plain_accuracy);
+  const bool best = context_.options.checkpoint.keep_best == "accuracy";
+  if (!listed || !(run.asks_metrics || best)) return {};
+  OFSDP_ASSIGN_OR_RETURN(const Graph graph, setup_->evaluation_graph(setup_->batch.batch_size));
+  const LossKind kind = setup_->source->settings().losses[0].kind;
+  const bool binary = kind == LossKind::kBce || kind == LossKind::kBceWithLogits;
+  OFSDP_REJECT_IF(graph.matches == 0,
+                  "{} accuracy: expected a loss over classes of two or more, found --loss {}; "
+                  "--eval-metrics {}",
+                  best ? "--keep-best" : "--eval-metrics", name_of(kind),
+                  binary ? "f1,auc measure labels of 0 and 1" : "rmse,mae,r2 measure numbers");
+  return {};
+}
+
+// Logits are no numbers in the units of labels 0 and 1.
+Status PreparedRun::check_value_metrics() const {
+  const std::vector<LossSpec>& losses = setup_->source->settings().losses;
+  for (const MetricSpec& metric : context_.options.run.eval_metrics) {
+    if (metric_traits(metric.kind).rows != MetricRows::kValues) continue;
+    const auto loss = metric.prediction.empty()
+                          ? losses.begin()
+                          : std::ranges::find(losses, metric.prediction, &LossSpec::prediction);
+    OFSDP_REJECT_IF(loss != losses.end() && loss->kind == LossKind::kBceWithLogits,
+                    "--eval-metrics {}: expected a prediction in the units of its labels, found "
+                    "logits, as --loss bce_with_logits reads them; --eval-metrics f1,auc measure "
+                    "labels of 0 and 1",
+                    metric.name);
+  }
+  return {};
 }
 
 // Rank 0 takes the folder for this run; all ranks find the checkpoint to resume.

@@ -131,6 +131,8 @@ class PreparedRun {
   Status make_plan();
   Status check_before_planning() const;
   Status check_best() const;
+  Status check_accuracy() const;
+  Status check_value_metrics() const;
   Status check_rows() const;  // of the data, against the checkpoint's
   void warn_of_warmup() const;
   Status open_checkpoints(bool may_resume);

@@ -300,6 +300,26 @@ TEST(EarlyStop, AccuracyThatNothingMeasuresIsRefused) {
                  {"--keep-best accuracy", "bce_with_logits"});
 }
 
+// One that is asked for by name is refused as any other metric; the default may be silent.
+TEST(Metrics, ThoseThatALossDoesNotHaveAreRefused) {
+  const ModelFolder folder;
+  folder.write("data/labels.npy", npy("<f4", "(12, 3)", std::vector<float>(36, 1)));
+  const auto words = [&](const char* loss) {
+    return folder.train() + Words{"--loss", loss, "--eval-data", folder / "data"};
+  };
+  for (const char* list : {"accuracy", "f1,accuracy"}) {
+    expect_refused(folder, words("bce_with_logits") + Words{"--eval-metrics", list},
+                   {"--eval-metrics accuracy", "bce_with_logits", "f1,auc"});
+  }
+  expect_refused(folder, words("mse") + Words{"--eval-metrics", "rmse,accuracy"},
+                 {"--eval-metrics accuracy", "mse", "rmse,mae,r2"});
+  for (const char* name : {"rmse", "mae", "r2"}) {
+    expect_refused(folder, words("bce_with_logits") + Words{"--eval-metrics", name},
+                   {format_text("--eval-metrics {}", name), "logits", "f1,auc"});
+  }
+  expect_trains(folder, {"--loss", "mse", "--eval-data", folder / "data"});
+}
+
 // One class alone has no area under a curve.
 TEST(Unlabelled, AMetricThatIsNotDefinedIsNeverTheBest) {
   const Unlabelled folder;

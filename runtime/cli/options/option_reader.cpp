@@ -201,6 +201,14 @@ Result<Options> OptionReader::finish(Command command,
   place(options_.batch.batch_size, "batch-size");
   place(options_.batch.grad_accum, "grad-accum");
   place(options_.batch.global_batch_size, "global-batch-size");
+  // Files that a run has written have the default, too.
+  const auto names = [](const RunOptions& run) {
+    std::vector<std::string> list;
+    for (const MetricSpec& metric : run.eval_metrics) list.push_back(metric.name);
+    return list;
+  };
+  options_.run.asks_metrics =
+      source_of("eval-metrics") == Source::kFlag || names(options_.run) != names(RunOptions());
   take_defaults_unless(options_.optimizer, [this](const char* name) { return said(name); });
   OFSDP_RETURN_IF_ERROR(refuse_without_effect());
   if (command == Command::kEval) warn_of_results();

@@ -7,10 +7,6 @@
 namespace ofsdp::runtime {
 namespace {
 
-bool is_plain_accuracy(const MetricSpec& metric) {
-  return metric.kind == MetricKind::kAccuracy && metric.prediction.empty();
-}
-
 const char* kind_of_rows(const PlannedMetric& m) {
   return m.classes ? "integer labels of classes" : "numbers";
 }
@@ -39,6 +35,10 @@ Status check(const PlannedMetric& m, bool binary) {
 }
 
 }  // namespace
+
+bool is_plain_accuracy(const MetricSpec& metric) {
+  return metric.kind == MetricKind::kAccuracy && metric.prediction.empty();
+}
 
 std::vector<MeasureSpec> measures_of(const std::vector<MetricSpec>& metrics) {
   std::vector<MeasureSpec> measures;

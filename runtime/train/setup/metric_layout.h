@@ -45,6 +45,9 @@ struct MetricLayout {
   size_t bytes() const { return doubles() * sizeof(double); }
 };
 
+// Returns whether the loss itself counts the metric (Graph::matches).
+bool is_plain_accuracy(const MetricSpec& metric);
+
 // Returns each prediction whose rows the metrics need, once; empty if Graph::matches suffices.
 std::vector<MeasureSpec> measures_of(const std::vector<MetricSpec>& metrics);
 
