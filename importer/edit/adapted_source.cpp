@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -226,6 +227,17 @@ class AdaptedOutput final : public TrainedOutput {
   std::map<std::string, size_t> index_;  // base initializers by name
 };
 
+// A training makes the folder when it begins (make_adapter_folder); other commands make none.
+Status check_adapter_path(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::path folder = fs::path(path).parent_path();
+  const bool made = fs::path(path).filename() == kPeftFile;
+  while (made && !folder.empty() && !fs::exists(folder, error)) folder = folder.parent_path();
+  const std::string place = made ? (folder / kPeftFile).string() : path;
+  return check_output_path(place).with_prefix("--adapter");
+}
+
 class AdaptedSource final : public TrainingSource {
  public:
   AdaptedSource(EditedModel model, Graph symbolic, const Lowering* lowering, std::string adapter)
@@ -245,7 +257,7 @@ class AdaptedSource final : public TrainingSource {
     if (adapter_.empty()) return {};
     OFSDP_REJECT_IF(is_same_file(adapter_, base_->file()),
                     "--adapter {}: expected another file than the input", adapter_);
-    OFSDP_RETURN_IF_ERROR(check_output_path(adapter_).with_prefix("--adapter"));
+    OFSDP_RETURN_IF_ERROR(check_adapter_path(adapter_));
     return prefixed("--adapter " + adapter_,
                     layout_of(this->file(), contents(!path.empty()), adapter_))
         .status();

@@ -115,7 +115,9 @@ class Ranks:
         columns = {str(column): checked(column, values) for column, values in rows.items()}
         for column, array in columns.items():
             if len(array) % self._count:
-                raise InputError(f"array '{column}': expected as many rows for each of {self._count} ranks, found {len(array)}")
+                remedy = "; onnx_fsdp.evaluate takes any number" if name == "evaluate" else ""
+                raise InputError(f"array '{column}': expected as many rows for each of {self._count} ranks, found {len(array)} "
+                                 f"in all, which is no multiple of {self._count}{remedy}")
         return self._call(name, columns)
 
     def _call(self, *message):

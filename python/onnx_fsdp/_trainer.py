@@ -114,7 +114,7 @@ class Trainer:
         return self._open("step").step(batch)
 
     def evaluate(self, rows):
-        """Returns loss and metrics for any number of rows."""
+        """Returns loss and metrics for any number of rows; with several ranks, for rows that fill whole micro-batches."""
         return self._open("evaluate").evaluate(rows)
 
     def save(self, path):

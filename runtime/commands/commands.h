@@ -247,7 +247,7 @@ std::string some_names(const std::vector<std::string>& names);
 // These run nothing. check_export: losses of the file's exporter.
 Status check_export(const OnnxFile& file, bool free_batch, Findings& findings);
 Status check_model(const ModelSetup& setup, const Options& options, Findings& findings);
-void check_evaluation(const ModelSetup& setup, Findings& findings);
+Status check_evaluation(const ModelSetup& setup, Findings& findings);
 // Trained weights that look like fixed preprocessing (doctor_preprocessing.cpp).
 Status check_preprocessing(const ModelSetup& setup, Findings& findings);
 // Reads the first rows.

@@ -240,11 +240,23 @@ class DataSurvey {
     const auto is_loss = [this](ValueId id) { return graph_->value(id).declared.empty(); };
     if (graph_ && std::ranges::any_of(graph_->outputs, is_loss)) return "";
     const std::string loss = graph_ ? fitting_loss(*graph_, labels_) : "";
-    if (!loss.empty()) return " --loss " + loss;
+    if (!loss.empty()) return " --loss " + loss + head_words(loss);
     return format_text(" --loss LOSS\nLOSS: {} leave it open; see fsdp-run help --loss",
                        !graph_               ? "data without a model"
                        : labels_.row.empty() ? "data without labels"
                                              : "the model's outputs and the labels");
+  }
+
+  // Labels of more classes than the prediction has need another last layer.
+  std::string head_words(const std::string& loss) const {
+    const int64_t scores = scores_a_row(*graph_);
+    const bool over_classes = loss != "mse" && !loss.starts_with("bce");
+    if (!over_classes || scores == 0 || labels_.classes <= scores) return "";
+    return format_text(
+        " --replace-head {}\nthe labels have {} classes, the prediction has {}: --replace-head "
+        "makes "
+        "a new last layer",
+        labels_.classes, labels_.classes, scores);
   }
 
   Status check_file() const {
@@ -440,12 +452,18 @@ class DataSurvey {
     labels_.row = {layout.count};
     for (const int64_t axis : layout.row.axes()) labels_.row.push_back(axis);
     labels_.named = !data.classes("labels").empty();
+    labels_.classes = std::ssize(data.classes("labels"));
     labels_.whole = is_integer(layout.dtype);
     for (const ColumnSurvey& column : parts_[0].columns) {
       const bool same = spec.parts.empty()
                             ? fs::path(column.file).filename() == fs::path(spec.path).filename()
                             : column.name == spec.parts[0];
-      if (same) labels_.binary = column.least == 0.0 && column.most == 1.0;
+      if (!same) continue;
+      labels_.binary = column.least == 0.0 && column.most == 1.0;
+      constexpr double kMost = 1e6;  // else no numbers of classes
+      const bool counted =
+          !labels_.named && labels_.whole && column.least >= 0.0 && column.most < kMost;
+      if (counted) labels_.classes = static_cast<int64_t>(*column.most) + 1;
     }
   }
 

@@ -351,17 +351,31 @@ std::string loss_of_scores(const std::string& last) {
   return last == "LogSoftmax" ? "nll" : "cross_entropy";
 }
 
+// Returns the only output with axes; none if there are several or none.
+std::optional<ValueId> only_prediction(const Graph& graph) {
+  std::optional<ValueId> only;
+  for (const ValueId id : graph.outputs) {
+    if (graph.value(id).declared.size() < 2) continue;
+    if (only) return std::nullopt;
+    only = id;
+  }
+  return only;
+}
+
 }  // namespace
 
+int64_t scores_a_row(const Graph& graph) {
+  const auto prediction = only_prediction(graph);
+  if (!prediction || graph.value(*prediction).declared.size() != 2) return 0;
+  return std::max<int64_t>(graph.value(*prediction).declared[1].size, 0);
+}
+
 std::string fitting_loss(const Graph& graph, const LabelRows& labels) {
-  std::vector<ValueId> predictions;
-  for (const ValueId id : graph.outputs) {
-    if (graph.value(id).declared.size() > 1) predictions.push_back(id);
-  }
-  if (predictions.size() != 1 || labels.row.empty()) return "";
-  const Node* const maker = maker_of(graph, predictions[0]);
+  const auto prediction = only_prediction(graph);
+  if (!prediction || labels.row.empty()) return "";
+  const Node* const maker = maker_of(graph, *prediction);
   const std::string last = maker == nullptr ? "" : maker->op->full_name();
-  const auto& axes = graph.value(predictions[0]).declared;
+  const auto& axes = graph.value(*prediction).declared;
   const int64_t width = axes.back().size;
   const size_t own = labels.row.size() - 1;  // without the samples
   if (labels.named || labels.whole) {

@@ -50,10 +50,14 @@ struct LabelRows {
   std::vector<int64_t> row = {};  // the axes with the samples' first; empty: there are no labels
   bool named = false, whole = false;
   bool binary = false;  // only 0 and 1
+  int64_t classes = 0;  // names, or the largest whole number and 1; 0: not known
 };
 
 // Returns the loss that the prediction and the labels tell; empty: they leave it open.
 std::string fitting_loss(const Graph& graph, const LabelRows& labels);
+
+// Returns the number of scores in a row of the only prediction [batch, scores]; 0: there is none.
+int64_t scores_a_row(const Graph& graph);
 
 // Returns `split: 0.1`, by class if `columns` have few; empty if they have too few rows.
 std::string describe_split(const std::vector<ColumnSurvey>& columns, const std::string& lines);

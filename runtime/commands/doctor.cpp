@@ -423,13 +423,17 @@ std::string curve_svg(const std::vector<LrPoint>& points) {
                    kLeft + kWide / 2);
 }
 
-// Turns off options that write, and GPUs.
+Options on_cpu(Options options) {
+  options.launch.device = DeviceChoice::kCpu;
+  options.sharding.cpu_offload = CpuOffload::kNone;
+  return options;
+}
+
+// Turns off options that write.
 Options looking(Options options) {
   options.files = {};
   options.checkpoint = read_only(options.checkpoint);
   options.edit.adapter.clear();
-  options.launch.device = DeviceChoice::kCpu;
-  options.sharding.cpu_offload = CpuOffload::kNone;
   return options;
 }
 
@@ -470,7 +474,7 @@ std::string one_line(std::string text) {
 class Doctor {
  public:
   explicit Doctor(const RunContext& context)
-      : context_(context), options_(looking(context.options)) {}
+      : context_(context), whole_(on_cpu(context.options)), options_(looking(whole_)) {}
 
   Status run() {
     OFSDP_RETURN_IF_ERROR(look_at_plan());
@@ -500,16 +504,18 @@ class Doctor {
   }
   RunContext alone() { return with(alone_, *alone_communicator_); }
 
-  // If the plan exceeds --memory-limit, adds a finding and continues without the limit.
+  // With all options, so that a run's preparation refuses what training refuses. If the plan
+  // exceeds --memory-limit, adds a finding and continues without the limit.
   Status look_at_plan() {
-    auto planned = PreparedRun::make(with(options_, context_.communicator), "");
+    auto planned = PreparedRun::make(with(whole_, context_.communicator), "");
     if (!planned.ok() && planned.error().message().starts_with("--memory-limit")) {
       findings_.add("memory", planned.error().message());
       options_.sharding.memory_limit.reset();
-      planned = PreparedRun::make(with(options_, context_.communicator), "");
+      whole_.sharding.memory_limit.reset();
+      planned = PreparedRun::make(with(whole_, context_.communicator), "");
     }
     OFSDP_ASSIGN_OR_RETURN(planned_, std::move(planned));
-    check_evaluation(planned_->setup(), findings_);
+    OFSDP_RETURN_IF_ERROR(check_evaluation(planned_->setup(), findings_));
     const std::string lack = memory_lack(planned_->plan(), context_.communicator, machine_memory());
     if (!lack.empty()) {
       findings_.add(
@@ -590,7 +596,8 @@ class Doctor {
   }
 
   const RunContext& context_;
-  Options options_;
+  Options whole_;    // with the files that a run would write
+  Options options_;  // without
   Options alone_;
   Findings findings_;
   bool unfit_ = false;  // the loss takes the prediction for something else

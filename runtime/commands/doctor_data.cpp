@@ -40,17 +40,25 @@ std::string subject(const BoundColumn& column) {
   return format_text("column '{}' ({})", escaped(column.name), escaped(column.source));
 }
 
+// Returns true if all values are finite.
+bool check_finite(const BoundColumn& column, const std::vector<double>& values, bool training,
+                  Findings& findings) {
+  const auto bad = std::ranges::find_if_not(values, [](double v) { return std::isfinite(v); });
+  if (bad == values.end()) return true;
+  findings.add(format_text("{}: {}sample {} has a value that is {}", subject(column),
+                           training ? "" : "evaluation ",
+                           (bad - values.begin()) / std::max<int64_t>(column.row.numel(), 1),
+                           std::isnan(*bad) ? "NaN" : "infinite"),
+               format_text("leave such rows out of the file that {} names",
+                           training ? "--data" : "--eval-data"),
+               /*fatal=*/training);
+  return false;
+}
+
 void check_values(const BoundColumn& column, const std::vector<double>& values,
                   Findings& findings) {
   if (column.dtype != DType::kFloat32 || values.empty()) return;
-  const int64_t row = std::max<int64_t>(column.row.numel(), 1);
-  const auto bad = std::ranges::find_if_not(values, [](double v) { return std::isfinite(v); });
-  if (bad != values.end()) {
-    return findings.add(
-        format_text("{}: sample {} has a value that is {}", subject(column),
-                    (bad - values.begin()) / row, std::isnan(*bad) ? "NaN" : "infinite"),
-        "leave such rows out of the file that --data names", /*fatal=*/true);
-  }
+  if (!check_finite(column, values, /*training=*/true, findings)) return;
   const auto [least, most] = std::ranges::minmax(values);
   const bool whole = std::ranges::all_of(values, [](double v) { return v == std::floor(v); });
   if (whole && least >= 0 && most > 32 && most <= 255 && column.row.rank() >= 2) {
@@ -202,6 +210,25 @@ bool same_files(const ColumnSet& a, const ColumnSet& b) {
   });
 }
 
+// A training run refuses labels out of range, wherever they are.
+void check_all_labels(const ModelSetup& setup, Dataset& data, Findings& findings) {
+  const Status status = check_labels(setup, data);
+  if (!status.ok()) {
+    findings.add(escaped(status.message()), "mend the labels, or --ignore-index", /*fatal=*/true);
+  }
+}
+
+Status check_evaluation_rows(const ModelSetup& setup, Findings& findings) {
+  RowSource& rows = setup.data.eval_rows();
+  for (size_t i = 0; i < rows.columns().size(); ++i) {
+    const BoundColumn& column = rows.columns()[i];
+    OFSDP_ASSIGN_OR_RETURN(const auto values, first_rows(rows, static_cast<int>(i), kRowsSeen));
+    if (column.dtype == DType::kFloat32) check_finite(column, values, /*training=*/false, findings);
+  }
+  check_all_labels(setup, *setup.data.eval, findings);
+  return {};
+}
+
 }  // namespace
 
 Status check_data(const ModelSetup& setup, const Options& options, Findings& findings) {
@@ -214,7 +241,9 @@ Status check_data(const ModelSetup& setup, const Options& options, Findings& fin
   for (size_t i = 0; i < columns.size(); ++i) {
     if (!classes || columns[i].name != count.labels) continue;
     OFSDP_ASSIGN_OR_RETURN(labels, first_rows(rows, static_cast<int>(i), kLabelRows));
+    const size_t before = findings.list.size();
     LabelCheck(setup, options, columns[i], labels, findings).run();
+    if (findings.list.size() == before) check_all_labels(setup, *setup.data.train, findings);
   }
   const auto row_of_labels = setup.source->settings().rows.find(count.labels);
   for (size_t i = 0; i < columns.size(); ++i) {
@@ -230,14 +259,16 @@ Status check_data(const ModelSetup& setup, const Options& options, Findings& fin
   return {};
 }
 
-void check_evaluation(const ModelSetup& setup, Findings& findings) {
+Status check_evaluation(const ModelSetup& setup, Findings& findings) {
   const DataSpec& spec = setup.data.spec;
-  if (spec.synthetic || !spec.eval || other_rows(spec.train, *spec.eval)) return;
-  if (!same_files(spec.train, *spec.eval)) return;
+  if (spec.synthetic || !spec.eval || !setup.data.eval) return {};
+  if (!same_files(spec.train, *spec.eval)) return check_evaluation_rows(setup, findings);
+  if (other_rows(spec.train, *spec.eval)) return check_evaluation_rows(setup, findings);
   findings.add(
       "the evaluation reads the files that training reads, so it cannot see what is "
       "learned by heart",
       "--eval-data with other rows");
+  return {};
 }
 
 }  // namespace ofsdp::runtime

@@ -33,22 +33,26 @@ size_t wide_bytes(const Graph& graph, ValueId id) {
   return align_up(graph.value(id).desc.bytes(), kTensorAlignment);
 }
 
-// Returns kInput if a short last batch meets a graph with a fixed batch axis.
-Status check_fixed_batch(const Graph& graph, const CompiledRun& plan) {
+// Returns kInput if a short last batch meets a graph with a fixed batch axis. --drop-last is for
+// training data alone: an evaluation takes all rows. fsdp-run eval has them in both samplers.
+Status check_fixed_batch(const Graph& graph, const CompiledRun& plan, Command command) {
   const int64_t fixed = fixed_batch(graph);
   if (fixed < 0) return {};
-  auto check = [&](const Sampler& sampler, const char* what) -> Status {
+  auto check = [&](const Sampler& sampler, const char* what, const char* remedy) -> Status {
     for (int64_t size : sampler.micro_batch_sizes_of_all_ranks()) {
       if (size == 0 || size == fixed) continue;
       return input_error(
           "{}: {} samples in batches of {} leave one of {}, but the batch axis of {} is fixed "
-          "at {} (--drop-last leaves it out)",
-          what, sampler.options().samples, fixed, size, graph.file, fixed);
+          "at {} ({}--free-batch takes any batch)",
+          what, sampler.options().samples, fixed, size, graph.file, fixed, remedy);
     }
     return {};
   };
-  OFSDP_RETURN_IF_ERROR(check(*plan.train_sampler, "training data"));
-  return plan.eval_sampler ? check(*plan.eval_sampler, "evaluation data") : Status{};
+  if (command != Command::kEval) {
+    OFSDP_RETURN_IF_ERROR(
+        check(*plan.train_sampler, "training data", "--drop-last leaves it out, "));
+  }
+  return plan.eval_sampler ? check(*plan.eval_sampler, "evaluation data", "") : Status{};
 }
 
 // Makes the plan of one run with a fixed strategy. `run_` collects the result; compile() moves it
@@ -114,7 +118,7 @@ class RunCompiler {
           Sampler::make_evaluation(evaluation_samples(), rows_, communicator_.size(),
                                    communicator_.rank(), on_rank0, parts_));
     }
-    return check_fixed_batch(setup_.graph, *run_);
+    return check_fixed_batch(setup_.graph, *run_, options_.command);
   }
 
   // With a data set: the samples in it. If the caller of the library brings the batches, `given`

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <limits>
 
 namespace ofsdp::runtime {
@@ -69,7 +70,11 @@ double StepTimes::median() const {
 
 Status check_log_target(const char* flag, const std::string& path) {
   struct stat found {};
-  if (lstat(path.c_str(), &found) != 0) return ok_status();  // open() reports the error
+  if (lstat(path.c_str(), &found) != 0) {
+    const std::string folder = std::filesystem::path(path).parent_path().string();
+    if (path.empty() || access(folder.empty() ? "." : folder.c_str(), W_OK) == 0) return {};
+    return input_error("{} {}: cannot be created: {}", flag, path, std::strerror(errno));
+  }
   const mode_t mode = found.st_mode;
   const char* kind = S_ISLNK(mode) ? "a link" : S_ISDIR(mode) ? "a folder" : "a device or pipe";
   if (S_ISREG(mode)) return ok_status();

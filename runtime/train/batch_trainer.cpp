@@ -140,21 +140,15 @@ Status BatchTrainer::admit(std::span<const ColumnArray> arrays, int64_t rows, bo
       batch.batch_size * batch.grad_accum, batch.batch_size, batch.grad_accum, rows);
   const bool more = add_sizes(rows, training);
   // Ranks share memory once, and this rank does not know the others' rows.
+  const int64_t ranks = context_.communicator.size();
   OFSDP_REJECT_IF(
-      more && !first && context_.communicator.size() > 1,
-      "the batch: on several ranks expected rows that fill whole micro-batches of {}, or "
-      "as many as in the first call, found {}",
-      batch.batch_size, rows);
+      more && !first && ranks > 1,
+      "{}: on {} ranks expected rows that fill whole micro-batches of {} on each, {} or a multiple "
+      "in all, or as many as in the first call, found {} on this rank{}",
+      training ? "the batch" : "the evaluation", ranks, batch.batch_size, batch.batch_size * ranks,
+      rows, training ? "" : "; fsdp-run eval takes any number");
   if (more) OFSDP_RETURN_IF_ERROR(run_->plan_for(sizes_));
   return more || live_ == nullptr ? make_live() : Status{};
-}
-
-Status BatchTrainer::check_labels(Dataset& data) const {
-  for (const LossCount& count : run_->setup().counts) {
-    if (!count.by_label) continue;
-    OFSDP_RETURN_IF_ERROR(data.check_labels(count.labels, {count.classes, count.ignore_index}));
-  }
-  return {};
 }
 
 Result<StepRow> BatchTrainer::step(std::span<const ColumnArray> batch) {
@@ -163,7 +157,7 @@ Result<StepRow> BatchTrainer::step(std::span<const ColumnArray> batch) {
   const Communicator& communicator = context_.communicator;
   Dataset& data = *run_->setup().data.train;
   OFSDP_RETURN_IF_ERROR(data.replace(batch, samples_ + communicator.rank(), communicator.size()));
-  OFSDP_RETURN_IF_ERROR(check_labels(data));
+  OFSDP_RETURN_IF_ERROR(check_labels(run_->setup(), data));
   SamplerOptions cut = live_->plan->train_sampler->options();
   cut.samples = samples_ + rows * communicator.size();
   cut.start = {.update = steps_, .epoch = 0, .sample = samples_};
@@ -183,7 +177,7 @@ Result<EvalRow> BatchTrainer::evaluate(std::span<const ColumnArray> rows) {
   OFSDP_RETURN_IF_ERROR(admit(rows, count, false));
   Dataset& data = *run_->setup().data.eval;
   OFSDP_RETURN_IF_ERROR(data.replace(rows));
-  OFSDP_RETURN_IF_ERROR(check_labels(data));
+  OFSDP_RETURN_IF_ERROR(check_labels(run_->setup(), data));
   OFSDP_ASSIGN_OR_RETURN(live_->eval_sampler,
                          Sampler::make_evaluation(count, run_->settings().batch.batch_size, 1, 0));
   return live_->evaluator.run(steps_, 0);

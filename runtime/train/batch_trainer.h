@@ -54,7 +54,6 @@ class BatchTrainer {
   Status make_live();
   bool add_sizes(int64_t rows, bool training);
   Status check_opened(const char* call) const;
-  Status check_labels(Dataset& data) const;
 
   const RunContext context_;
   Options options_;  // with the first call's batch sizes

@@ -150,14 +150,11 @@ Status PreparedRun::check_before_planning() const {
     OFSDP_RETURN_IF_ERROR(
         setup_->source->check_output(settings_.options.files.output, trained_state(settings_, 0)));
   }
-  if (options.command == Command::kDoctor) return {};
-  for (const LossCount& count : setup_->counts) {
-    if (!count.by_label) continue;
-    const LabelRange range{count.classes, count.ignore_index};
-    if (data.train) OFSDP_RETURN_IF_ERROR(data.train->check_labels(count.labels, range));
-    if (data.eval) OFSDP_RETURN_IF_ERROR(data.eval->check_labels(count.labels, range));
-  }
-  return {};
+  const bool examines = options.command == Command::kPlan || options.command == Command::kDoctor;
+  if (examines) OFSDP_RETURN_IF_ERROR(check_log_targets(settings_.options));
+  if (options.command == Command::kDoctor) return {};  // which lists what it finds in data
+  if (data.train) OFSDP_RETURN_IF_ERROR(check_labels(*setup_, *data.train));
+  return data.eval ? check_labels(*setup_, *data.eval) : Status{};
 }
 
 // --keep-best and --early-stop need evaluations.

@@ -20,6 +20,7 @@
 #include "runtime/train/prepared_run.h"
 #include "runtime/train/rank_state.h"
 #include "runtime/train/setup/prediction_values.h"
+#include "runtime/train/setup/run_files.h"
 #include "runtime/train/setup/run_folder.h"
 #include "runtime/train/setup/text_lengths.h"
 #include "runtime/train/trainer.h"
@@ -202,22 +203,8 @@ class Session {
     return {};
   }
 
-  Status check_log_targets() const {
-    const OutputOptions& files = options_.files;
-    OFSDP_RETURN_IF_ERROR(check_log_target("--metrics", files.metrics));
-    for (const std::string& log : files.log) {
-      const std::string path = log.substr(log.find(':') + 1);
-      if (log.starts_with("csv:")) OFSDP_RETURN_IF_ERROR(check_log_target("--log", path));
-    }
-    const std::string& page = options_.pictures.report;
-    if (options_.command == Command::kTrain && !page.empty()) {
-      OFSDP_RETURN_IF_ERROR(check_output_path(page).with_prefix("--report"));
-    }
-    return check_log_target("--trace", files.trace);
-  }
-
   Status execute(const ModelSetup& setup, const CompiledRun& plan, bool done) {
-    if (!done) OFSDP_RETURN_IF_ERROR(check_log_targets());
+    if (!done) OFSDP_RETURN_IF_ERROR(check_log_targets(options_));
     OFSDP_ASSIGN_OR_RETURN(TraceFile trace,
                            TraceFile::open(done ? "" : options_.files.trace, communicator_.rank()));
     MetricsWriter metrics;

@@ -65,8 +65,27 @@ TEST(BadCommandTest, AShortLastBatchThatTheGraphCannotTake) {
   model.outputs = {declared("logits", {5, 3})};
   folder.write("model.onnx", model.bytes());
   const Words train = fsdp_run({folder.model(), "--loss", "cross_entropy"});
-  expect_refused(folder, train, {folder.model(), "fixed at 5", "12"});
+  expect_refused(folder, train,
+                 {"training data: 12 samples", folder.model(), "fixed at 5",
+                  "--drop-last leaves it out, --free-batch takes any batch"});
   EXPECT_EQ(Program::run(train + Words{"--drop-last"}).status, 0);
+  // An evaluation takes all rows.
+  const Words eval = fsdp_run({"eval", folder.model(), "--loss", "cross_entropy"});
+  for (const Words& words : {eval, eval + Words{"--drop-last"},
+                             train + Words{"--drop-last", "--eval-data", folder / "data"}}) {
+    expect_refused(folder, words,
+                   {"evaluation data: 12 samples", "(--free-batch takes any batch)"});
+  }
+  EXPECT_EQ(Program::run(eval + Words{"--free-batch"}).status, 0);
+}
+
+TEST(BadCommandTest, APredictionOfTwoDataSets) {
+  const ModelFolder folder;
+  const Words predict = fsdp_run({"predict", folder.model(), "-o", folder / "p.npy"});
+  expect_refused(folder,
+                 predict + Words{"--data", folder / "data", "--eval-data", folder / "absent"},
+                 {"--eval-data contradicts --data"}, {.one_rank = true});
+  EXPECT_EQ(Program::run(predict + Words{"--eval-data", folder / "data"}).status, 0);
 }
 
 TEST(BadCommandTest, UnknownOptions) {

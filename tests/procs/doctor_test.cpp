@@ -465,6 +465,53 @@ TEST(DoctorTest, FindsALearningRateAndDrawsIt) {
   EXPECT_THAT(svg, testing::EndsWith("</svg>\n"));
 }
 
+TEST(DoctorTest, EvaluationDataThatTrainingRefuses) {
+  const ModelFolder folder;
+  std::vector<float> values(8, 0.5f);
+  folder.write("eval/x.npy", npy("<f4", "(2, 4)", values));
+  folder.write("eval/labels.npy", npy("<i8", "(2,)", std::vector<int64_t>{1, 3}));
+  const Words words = kClasses + Words{"--eval-data", folder / "eval"};
+  expect_found(folder, words, "eval/labels.npy", "--ignore-index");
+  folder.write("eval/labels.npy", npy("<i8", "(2,)", std::vector<int64_t>{1, 2}));
+  EXPECT_THAT(findings(folder, words), testing::IsEmpty());
+  values[6] = std::nanf("");
+  folder.write("eval/x.npy", npy("<f4", "(2, 4)", values));
+  expect_found(folder, words, "evaluation sample 1 has a value that is NaN", "--eval-data");
+}
+
+// The same line as training's, of the doctor and, where it reads the option, of plan.
+TEST(DoctorTest, RefusesWhatTrainingRefuses) {
+  const ModelFolder folder;
+  for (const Words& more :
+       {Words{"--keep-best", "f1"}, Words{"--early-stop", "1"},
+        Words{"--output", folder / "no/o.onnx"}, Words{"--output", folder.model()},
+        Words{"--output", folder / "weights.safetensors"},
+        Words{"--metrics", folder / "no/m.jsonl"}, Words{"--log", "csv:" + (folder / "no/l.csv")},
+        Words{"--trace", folder / "no/t.json"}, Words{"--report", folder / "no/r.html"},
+        Words{"--metrics", folder / "data/x.npy"}, Words{"--adapter", folder / "a.safetensors"}}) {
+    const Words options = Words{folder.model(), "--loss", "cross_entropy"} + more;
+    SCOPED_TRACE(joined(more, " "));
+    const Finished train = Program::run(fsdp_run({}) + options);
+    ASSERT_EQ(train.status, 2) << train.err;
+    for (const char* command : {"doctor", "plan"}) {
+      const Finished run = Program::run(fsdp_run({command}) + options);
+      EXPECT_EQ(run.status, 2) << command;
+      EXPECT_EQ(run.err, train.err) << command;
+    }
+  }
+  EXPECT_THAT(findings(folder, kClasses + Words{"--metrics", folder / "m.jsonl", "--output",
+                                                folder / "o.onnx"}),
+              testing::IsEmpty());
+  for (const char* command : {"doctor", "plan"}) {  // a training makes the folder
+    const Finished run = Program::run(fsdp_run({command, folder.model(), "--loss", "cross_entropy",
+                                                "--lora", "w", "--adapter", folder / "new/sub/"}));
+    EXPECT_EQ(run.status, 0) << run.err;
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "new"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "m.jsonl"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "o.onnx"));
+}
+
 TEST(DoctorTest, AWrongCommandIsRefusedAsElsewhere) {
   const ModelFolder folder;
   const Finished run =

@@ -212,6 +212,11 @@ Result<Options> OptionReader::finish(Command command,
   take_defaults_unless(options_.optimizer, [this](const char* name) { return said(name); });
   OFSDP_RETURN_IF_ERROR(refuse_without_effect());
   if (command == Command::kEval) warn_of_results();
+  const bool both = source_of("data") == Source::kFlag && source_of("eval-data") == Source::kFlag;
+  if (command == Command::kPredict && both) {
+    return input_error("{} contradicts {}: expected one of them, whose rows are predicted",
+                       said_.at("eval-data").subject, said_.at("data").subject);
+  }
   OFSDP_RETURN_IF_ERROR(resolve_length(command));
   OFSDP_RETURN_IF_ERROR(resolve_threads(omp_num_threads));
   for (const OptionEntry& entry : table_) {

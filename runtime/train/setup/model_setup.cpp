@@ -687,6 +687,14 @@ Result<std::string> other_alpha_warning(const Options& options) {
   return format_text("--lora-alpha {}: {} was trained with {}", *spec.alpha, spec.from, *found);
 }
 
+Status check_labels(const ModelSetup& setup, Dataset& data) {
+  for (const LossCount& count : setup.counts) {
+    if (!count.by_label) continue;
+    OFSDP_RETURN_IF_ERROR(data.check_labels(count.labels, {count.classes, count.ignore_index}));
+  }
+  return {};
+}
+
 std::vector<std::string> ModelSetup::class_names() const {
   for (const LossSpec& loss : source->settings().losses) {
     if (data.train == nullptr) break;

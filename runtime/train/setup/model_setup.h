@@ -78,4 +78,7 @@ struct ModelSetup {
   BatchSizes batch;               // samples per micro-batch and update, micro-batches per update
 };
 
+// Returns kInput if a label of the training or evaluation data is out of range (dataset.h).
+Status check_labels(const ModelSetup& setup, Dataset& data);
+
 }  // namespace ofsdp::runtime

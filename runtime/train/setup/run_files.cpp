@@ -14,6 +14,7 @@
 #include "importer/write/model_output.h"
 #include "kernels/base/text.h"
 #include "plugins/loading/loader.h"
+#include "runtime/log/log_parts.h"
 #include "runtime/train/setup/class_names.h"
 #include "runtime/train/setup/data_setup.h"
 #include "runtime/train/setup/run_folder.h"
@@ -200,14 +201,15 @@ class Lister {
     if (is(Command::kPlan)) files_.writes("--html", options_.report.html);
     if (is(Command::kDoctor)) files_.writes("--picture", options_.doctor.picture);
     if (is(Command::kPredict)) files_.writes("--output", options_.files.output);
-    const bool trains = is(Command::kTrain);
+    // Commands that examine a training refuse the same outputs.
+    const bool trains = is(Command::kTrain) || is(Command::kPlan) || is(Command::kDoctor);
     if (trains || is(Command::kMakeTraining)) add_trained();
     if (trains) {
       add_adapter();
       files_.adds_to_folder("--checkpoint-dir", options_.checkpoint.dir);
       files_.writes("--report", options_.pictures.report);
-      add_run_folder();
     }
+    if (is(Command::kTrain)) add_run_folder();
     if (trains || is(Command::kEval)) add_logs();
   }
 
@@ -322,11 +324,25 @@ Status check_kind_of_output(const std::string& path) {
 
 Status check_run_files(const Options& options, const ModelOrigin& origin) {
   OFSDP_RETURN_IF_ERROR(Lister(options, origin).list().check());
-  const bool writes_model = options.command == Command::kTrain ||
-                            options.command == Command::kPlan ||
-                            options.command == Command::kMakeTraining;
+  const bool writes_model =
+      options.command == Command::kTrain || options.command == Command::kPlan ||
+      options.command == Command::kDoctor || options.command == Command::kMakeTraining;
   const bool plain = writes_model && origin.artifacts.empty();
   return plain ? check_kind_of_output(options.files.output) : ok_status();
+}
+
+Status check_log_targets(const Options& options) {
+  const OutputOptions& files = options.files;
+  OFSDP_RETURN_IF_ERROR(check_log_target("--metrics", files.metrics));
+  for (const std::string& log : files.log) {
+    const std::string path = log.substr(log.find(':') + 1);
+    if (log.starts_with("csv:")) OFSDP_RETURN_IF_ERROR(check_log_target("--log", path));
+  }
+  const std::string& page = options.pictures.report;
+  if (options.command != Command::kEval && !page.empty()) {
+    OFSDP_RETURN_IF_ERROR(check_output_path(page).with_prefix("--report"));
+  }
+  return check_log_target("--trace", files.trace);
 }
 
 void RunFiles::add(Use use, const std::string& name, const std::string& path) {

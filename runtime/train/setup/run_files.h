@@ -34,6 +34,9 @@ Status check_kind_of_output(const std::string& path);
 // any output is opened. `origin`: facts about the model's files (runtime/options.h).
 Status check_run_files(const Options& options, const ModelOrigin& origin);
 
+// Returns kInput if a file of --metrics, --log, --trace or --report cannot be made. Makes none.
+Status check_log_targets(const Options& options);
+
 class RunFiles {
  public:
   // `role` names the file in messages, such as "the model" or "a file of --data"; `flag` is the

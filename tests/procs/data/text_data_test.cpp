@@ -302,8 +302,10 @@ std::string prepared(const ModelFolder& folder, const std::string& data, const s
       Program::run(fsdp_run({"prepare", folder / data, folder.model(), "-o", yaml}));
   EXPECT_EQ(made.status, 0) << made.err;
   EXPECT_THAT(made.out, testing::HasSubstr("--data " + yaml + " --loss " + loss + "\n")) << data;
-  const Finished run =
-      Program::run(fsdp_run({folder.model(), "--data", yaml, "--loss", loss, "--run-dir", "none"}));
+  Words words = fsdp_run({folder.model(), "--data", yaml, "--run-dir", "none", "--loss"});
+  std::istringstream more(loss);  // and further options
+  for (std::string word; more >> word;) words.push_back(word);
+  const Finished run = Program::run(words);
   EXPECT_EQ(run.status, 0) << data << ": " << run.err;
   const std::string text = content(yaml);
   std::filesystem::remove(yaml);
@@ -324,6 +326,11 @@ TEST(PrepareTest, PrintsACommandThatTrains) {
   // A row with a missing name does not count in the loss.
   folder.write("na.csv", "a,b,label\n1,2,NA\n3,4,u\n5,6,u\n7,8,v\n9,0,v\n");
   EXPECT_THAT(prepared(folder, "na.csv", "cross_entropy"), testing::HasSubstr("missing: -100"));
+  // More classes than the prediction has scores.
+  folder.write("four.csv", "a,b,label\n1,2,t\n3,4,u\n5,6,u\n7,8,v\n9,0,w\n1,1,t\n2,2,v\n3,3,w\n");
+  prepared(folder, "four.csv", "cross_entropy --replace-head 4");
+  folder.write("four.csv", "a,b,label\n1,2,0\n3,4,1\n5,6,1\n7,8,3\n9,0,2\n");
+  prepared(folder, "four.csv", "cross_entropy --replace-head 4");
   folder.write("list.jsonl", "{\"f\": [1, 2], \"label\": 0}\n{\"f\": [3, 4], \"label\": 1}\n");
   EXPECT_THAT(prepared(folder, "list.jsonl", "cross_entropy"), testing::HasSubstr("field: f}"));
 
