@@ -2,6 +2,7 @@
 // the found. And values that only training can find: NaN.
 #include <cmath>
 
+#include "tests/support/device_runs.h"
 #include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
