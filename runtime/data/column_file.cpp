@@ -277,8 +277,33 @@ Status ColumnFile::read_row(int64_t row, std::span<std::byte> dst) const {
   return decoder_->decode(row, std::nullopt, dst, scratch);
 }
 
+// A model may name its classes by numbers, as scikit-learn's converter does: 1, 2, 3. Text is
+// numbered when it is read, whole numbers of other files by the Converter.
+void ColumnFile::name_numbers(const ColumnSpec& spec) {
+  const bool numbers = is_integer(layout_.dtype) || is_floating(layout_.dtype);
+  if (!spec.classes || !spec.known.binding || !classes_.empty() || !numbers) return;
+  std::vector<int64_t> labels;
+  bool counts = true;  // 0, 1, ..
+  for (const std::string& name : spec.known.names) {
+    const std::optional<CellNumber> number = cell_number(name);
+    if (!number || !std::holds_alternative<int64_t>(*number)) return;
+    counts = counts && std::get<int64_t>(*number) == std::ssize(labels);
+    labels.push_back(std::get<int64_t>(*number));
+  }
+  if (counts) return;
+  classes_ = spec.known.names;
+  class_labels_ = std::move(labels);
+}
+
 Result<ColumnFile> ColumnFile::open(const ColumnSpec& spec, Communicator& communicator,
                                     MemoryLedger& ledger, EncodedTexts* texts) {
+  OFSDP_ASSIGN_OR_RETURN(ColumnFile file, open_file(spec, communicator, ledger, texts));
+  file.name_numbers(spec);
+  return file;
+}
+
+Result<ColumnFile> ColumnFile::open_file(const ColumnSpec& spec, Communicator& communicator,
+                                         MemoryLedger& ledger, EncodedTexts* texts) {
   ColumnFile file;
   if (spec.tokenizer) {
     EncodedTexts own;

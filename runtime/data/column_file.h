@@ -88,6 +88,9 @@ class ColumnFile {
   const ColumnLayout& layout() const { return layout_; }
   // Returns the text of each class, by number, if the file names them; else nothing.
   const std::vector<std::string>& classes() const { return classes_; }
+  // Returns the stored number of each class, if the file has numbers that ColumnSpec::known names
+  // classes by (1, 2, 3); else nothing: then numbers are those of the classes.
+  const std::vector<int64_t>& class_labels() const { return class_labels_; }
   const std::string& path() const { return source_.path(); }
   // Returns how many ids the tokenizer has that made the rows; 0 without one.
   int64_t vocabulary() const { return vocabulary_; }
@@ -102,7 +105,10 @@ class ColumnFile {
   Status read_row(int64_t row, std::span<std::byte> dst) const;
 
  private:
+  static Result<ColumnFile> open_file(const ColumnSpec& spec, Communicator& communicator,
+                                      MemoryLedger& ledger, EncodedTexts* texts);
   void take(OpenedColumn opened);
+  void name_numbers(const ColumnSpec& spec);
   // Makes the rows between ColumnSpec::offsets, if there are any.
   Status cut(const ColumnSpec& spec, Communicator& communicator, MemoryLedger& ledger);
 
@@ -112,6 +118,7 @@ class ColumnFile {
   size_t shared_bytes_ = 0;
   int64_t vocabulary_ = 0;
   std::vector<std::string> classes_;
+  std::vector<int64_t> class_labels_;
 };
 
 // An open column from a file with several.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -44,6 +45,35 @@ size_t halves_to_floats(const std::byte* src, size_t count, std::byte* dst) {
 bool is_above_floats(double value) {
   constexpr double kLeast = 0x1.ffffffp127;  // rounds up
   return std::abs(value) >= kLeast && !std::isinf(value);
+}
+
+template <DType kTo>
+void store_float(std::byte* dst, size_t i, float value) {
+  if constexpr (kTo == DType::kFloat64) {
+    store(dst, i, static_cast<double>(value));
+  } else {
+    store(dst, i, kTo == DType::kFloat16 ? float_to_half(value) : float_to_bfloat16(value));
+  }
+}
+
+// From float32. A finite number must stay finite.
+template <DType kTo>
+size_t floats_to(const std::byte* src, size_t count, std::byte* dst) {
+  constexpr float kLeast = kTo == DType::kFloat16 ? 65520.0f : 0x1.ffp127f;  // rounds up
+  for (size_t i = 0; i < count; ++i) {
+    const auto value = load<float>(src, i);
+    const bool above = std::abs(value) >= kLeast && !std::isinf(value);
+    if (kTo != DType::kFloat64 && above) return i;
+    store_float<kTo>(dst, i, value);
+  }
+  return count;
+}
+
+// Returns the function from float32 to a type that only graphs with casts feed; else null.
+Function float_function(DType to) {
+  if (to == DType::kFloat16) return &floats_to<DType::kFloat16>;
+  if (to == DType::kBFloat16) return &floats_to<DType::kBFloat16>;
+  return to == DType::kFloat64 ? &floats_to<DType::kFloat64> : nullptr;
 }
 
 // One flag for all elements: a loop that may end early has no vector form.
@@ -216,14 +246,43 @@ std::optional<Converter> Converter::between(DType from, DType to,
   } else if (of_text && is_integer(from) &&
              (to == DType::kFloat32 || to == DType::kFloat64 || to == DType::kBool)) {
     converter.function_ = table_function(from, to);
+  } else if (const Function last = float_function(to); last != nullptr && from != to) {
+    std::optional<Converter> floats = between(from, DType::kFloat32, {}, of_text);
+    if (!floats || from == DType::kUInt8) return std::nullopt;
+    converter.function_ = floats->function_;
+    converter.from_floats_ = last;
+    converter.last_bytes_ = dtype_size(to);
   } else {
     return std::nullopt;
   }
   return converter;
 }
 
+void Converter::name_classes(std::span<const int64_t> labels, DType to) {
+  OFSDP_CHECK(to == DType::kInt64 || to == DType::kInt32, "labels of {}", dtype_name(to));
+  for (size_t i = 0; i < labels.size(); ++i) {
+    classes_.push_back({labels[i], static_cast<int64_t>(i)});
+  }
+  std::ranges::sort(classes_);
+  wide_classes_ = to == DType::kInt64;
+}
+
+template <typename Label>
+size_t Converter::number_classes(std::byte* labels, size_t count) const {
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t label = load<Label>(labels, i);
+    const auto found =
+        std::ranges::lower_bound(classes_, label, {}, [](const auto& one) { return one.first; });
+    const bool named = found != classes_.end() && found->first == label;
+    if (!named && label >= 0) return i;
+    if (named) store(labels, i, static_cast<Label>(found->second));
+  }
+  return count;
+}
+
 size_t Converter::run(const std::byte* src, size_t count, std::byte* dst, size_t first) const {
   if (!table_.empty()) return look_up(src, count, dst, first);
+  if (from_floats_ != nullptr) return run_through_floats(src, count, dst);
   size_t good = count;
   if (function_ != nullptr) {
     good = function_(src, count, dst);
@@ -231,7 +290,21 @@ size_t Converter::run(const std::byte* src, size_t count, std::byte* dst, size_t
     std::memcpy(dst, src, count * element_bytes_);
   }
   if (normalization_) normalize(dst, good, first);
-  return good;
+  if (classes_.empty()) return good;
+  return wide_classes_ ? number_classes<int64_t>(dst, good) : number_classes<int32_t>(dst, good);
+}
+
+size_t Converter::run_through_floats(const std::byte* src, size_t count, std::byte* dst) const {
+  if (function_ == nullptr) return from_floats_(src, count, dst);
+  std::array<std::byte, 256 * sizeof(float)> floats;
+  for (size_t done = 0; done < count;) {
+    const size_t block = std::min<size_t>(256, count - done);
+    const size_t made = function_(src + done * element_bytes_, block, floats.data());
+    const size_t good = from_floats_(floats.data(), made, dst + done * last_bytes_);
+    done += good;
+    if (good < block) return done;
+  }
+  return count;
 }
 
 void Converter::normalize(std::byte* floats, size_t count, size_t first) const {

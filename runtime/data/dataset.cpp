@@ -40,6 +40,14 @@ Status fractional_label(const std::string& source, const std::string& column, in
                      source, column, sample, label);
 }
 
+Status unnamed_label(const ColumnFile& file, const ColumnSpec& spec, int64_t sample,
+                     const std::string& label) {
+  return input_error("{}: column '{}', sample {}: expected a class of {} ({}), found {}",
+                     file.path(), escaped(spec.name), sample,
+                     escaped(joined(file.classes(), ", ").substr(0, 200)), spec.known.source,
+                     label);
+}
+
 }  // namespace
 
 Status wrong_label(const std::string& source, const std::string& column, int64_t sample,
@@ -91,9 +99,12 @@ Status Dataset::check_label_range(const Column& column, uint64_t begin, uint64_t
                                   const LabelRange& range) {
   const ColumnLayout& layout = column.file.layout();
   const size_t size = dtype_size(layout.dtype);
-  const std::optional<Converter> widen =
+  std::optional<Converter> widen =
       Converter::between(layout.dtype, DType::kInt64, {}, /*of_text=*/false, /*classes=*/true);
   if (!widen) return ok_status();
+  if (!column.file.class_labels().empty()) {
+    widen->name_classes(column.file.class_labels(), DType::kInt64);
+  }
   std::vector<int64_t> labels(kLabelBlock);
   for (size_t count = 0; begin < end; begin += count * size) {
     count = std::min<uint64_t>(kLabelBlock, (end - begin) / size);
@@ -102,6 +113,10 @@ Status Dataset::check_label_range(const Column& column, uint64_t begin, uint64_t
         widen->run(scratch_.data(), count, reinterpret_cast<std::byte*>(labels.data()));
     for (size_t i = 0; i < count; ++i) {
       if (i < good && range.allows(labels[i])) continue;
+      if (i >= good && !column.file.class_labels().empty()) {
+        return unnamed_label(column.file, column.spec, label_row(layout, begin + i * size),
+                             element_text(layout.dtype, scratch_.data() + i * size));
+      }
       if (i >= good && is_floating(layout.dtype)) {
         return fractional_label(column.file.path(), column.spec.name,
                                 label_row(layout, begin + i * size),
@@ -412,7 +427,8 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
   const ColumnLayout& layout = column.file.layout();
   const std::string& path = column.file.path();
   if (column.spec.one_hot > 0) return bind_one_hot(wanted, found);
-  OFSDP_REJECT_IF(!column.file.classes().empty() && !wanted.classes,
+  const bool named = !column.file.class_labels().empty();
+  OFSDP_REJECT_IF(!column.file.classes().empty() && !named && !wanted.classes,
                   "{}: column '{}': expected numbers, found text ('{}'), which only a loss over "
                   "classes takes",
                   path, wanted.name, escaped(column.file.classes()[0]));
@@ -457,6 +473,9 @@ Status Dataset::bind_column(const WantedColumn& wanted) {
     return input_error("{}: column '{}': expected rows of {}, found {}{}", path, wanted.name,
                        dims_text(wanted.dims), layout.row.text(),
                        length_remedy(column.spec, wanted.dims));
+  }
+  if (named && wanted.classes) {
+    converter->name_classes(column.file.class_labels(), wanted.dtype);
   }
   const auto index = std::ranges::find(columns_, found, &std::shared_ptr<Column>::get);
   bindings_.push_back(
@@ -561,6 +580,9 @@ Status Dataset::wrong_value(int column, int64_t sample, int64_t index,
   const ColumnFile& file = file_of(column).file;
   const std::vector<std::string>& parts = file_of(column).spec.parts;
   const DType stored = file.layout().dtype;
+  if (!file.class_labels().empty()) {
+    return unnamed_label(file, file_of(column).spec, sample, element_text(stored, element));
+  }
   const bool several = file.layout().of_text && parts.size() > 1 && index < std::ssize(parts);
   const std::string part =
       several ? format_text(" ('{}')", escaped(parts[static_cast<size_t>(index)])) : "";

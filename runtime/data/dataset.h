@@ -59,8 +59,9 @@ Result<double> count_kept(const LabelRule& rule, const BoundColumn& column,
 
 // Converter turns stored elements into the type that the graph needs: copies if the types are
 // equal, changes the width of integers with a range check, makes float32 of float16, float64 (a
-// finite number must stay finite) and (with a table of 256 values) uint8. No other pair of types
-// converts. `run` does not allocate.
+// finite number must stay finite) and (with a table of 256 values) uint8, and float16, bfloat16 and
+// float64 of all that makes float32 but bytes. No other pair of types converts. `run` does not
+// allocate.
 class Converter {
  public:
   // Returns none if `from` does not convert to `to`, or if `normalization` is given and the types
@@ -73,7 +74,14 @@ class Converter {
                                           bool of_text = false, bool classes = false,
                                           int64_t channel_elements = 1);
 
-  bool is_copy() const { return function_ == nullptr && table_.empty() && !normalization_; }
+  // Labels become numbers of classes: label `labels[i]` becomes i. Negative ones that name no class
+  // stay; others do not fit. `to`: the type of the labels, int64 or int32.
+  void name_classes(std::span<const int64_t> labels, DType to);
+
+  bool is_copy() const {
+    return function_ == nullptr && from_floats_ == nullptr && table_.empty() && !normalization_ &&
+           classes_.empty();
+  }
   // Converts `count` little-endian elements, the first of which is element `first` of a row or of
   // several. Returns the index of the first that does not fit, or `count`.
   size_t run(const std::byte* src, size_t count, std::byte* dst, size_t first = 0) const;
@@ -81,9 +89,16 @@ class Converter {
  private:
   size_t look_up(const std::byte* src, size_t count, std::byte* dst, size_t first) const;
   void normalize(std::byte* floats, size_t count, size_t first) const;
+  size_t run_through_floats(const std::byte* src, size_t count, std::byte* dst) const;
+  template <typename Label>
+  size_t number_classes(std::byte* labels, size_t count) const;
 
   size_t element_bytes_ = 0;  // when copying
   size_t (*function_)(const std::byte* src, size_t count, std::byte* dst) = nullptr;
+  size_t (*from_floats_)(const std::byte* src, size_t count, std::byte* dst) = nullptr;  // after it
+  size_t last_bytes_ = 0;                             // of an element that from_floats_ makes
+  std::vector<std::pair<int64_t, int64_t>> classes_;  // label, number; sorted
+  bool wide_classes_ = false;
   std::vector<float> table_;                    // uint8: 256 values for each channel
   std::optional<Normalization> normalization_;  // if there is no table
   size_t channel_elements_ = 1;

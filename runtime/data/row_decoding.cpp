@@ -250,6 +250,9 @@ Status Dataset::bind_one_hot(const WantedColumn& wanted, const Column* column) {
       wanted.dtype != DType::kFloat32 || !fits,
       "{}: column '{}': one_hot makes float32 of [{}], found an input of {} with {} axes",
       column->file.path(), wanted.name, classes, dtype_name(wanted.dtype), wanted.dims.size());
+  if (!column->file.class_labels().empty()) {
+    converter->name_classes(column->file.class_labels(), DType::kInt64);
+  }
   const auto index = std::ranges::find(columns_, column, &std::shared_ptr<Column>::get);
   bindings_.push_back(
       {static_cast<size_t>(index - columns_.begin()), *std::move(converter), 0, classes});

@@ -205,5 +205,47 @@ TEST(ClassNames, ALineBreakIsRefused) {
                  {"broken.csv: column 'labels'", "'bee\\x0awasp'", "write it in one line"});
 }
 
+// A model that names its classes 7, -1, 30: labels of every format are these numbers.
+TEST(ClassNumbers, OfAModelAreReadFromArraysToo) {
+  NamedClasses folder;
+  const std::vector<double> plain = folder.losses(folder.model(), folder / "data");
+  const auto labels_of = [&](const std::vector<int64_t>& numbers) {
+    std::vector<int64_t> labels;
+    for (size_t i = 0; i < kRows; ++i) labels.push_back(numbers[i * i % 3]);
+    return labels;
+  };
+  folder.write("model.classes.txt", "7\n-1\n30\n");
+  folder.write("named/x.npy", linear_inputs());
+  folder.write("named/labels.npy", testing_data::npy("<i8", "(12,)", labels_of({7, -1, 30})));
+  EXPECT_EQ(folder.losses(folder.model(), folder / "named"), plain);
+  EXPECT_THAT(folder.last().out + folder.last().err, HasSubstr("classes: 0 7, 1 -1, 2 30"));
+  const std::vector<int64_t> named = labels_of({7, -1, 30});
+  folder.write("named/labels.npy",
+               testing_data::npy("<f4", "(12,)", std::vector<float>(named.begin(), named.end())));
+  EXPECT_EQ(folder.losses(folder.model(), folder / "named"), plain);
+  folder.write("named/labels.npy", testing_data::npy("<i8", "(12,)", labels_of({7, 2, 30})));
+  expect_refused(folder,
+                 fsdp_run({folder.model(), "--loss", "cross_entropy", "--data", folder / "named"}),
+                 {"'labels', sample 1", "expected a class of 7, -1, 30", "found 2"});
+}
+
+// Inputs in 16 bits or float64 of a graph that casts them take what a float32 input takes.
+TEST(WideInputs, TakeTables) {
+  constexpr int kTypes[] = {10, 16, 11};
+  NamedClasses folder;
+  const std::vector<double> plain = folder.losses(folder.model(), folder.data("all", "number"));
+  for (const int type : kTypes) {
+    SmallModel model = linear_model();
+    const std::string to = message(5, message(1, "to") + number(3, 1) + number(20, 2));
+    model.nodes.insert(model.nodes.begin(), node("Cast", {"given"}, {"x"}, "cast") + to);
+    model.inputs = {declared("given", {-1, 4}, type)};
+    folder.write("cast.onnx", model.bytes());
+    folder.write("cast.yaml",
+                 "train:\n  given: {file: all.csv, column: [a, b, c, d]}\n  labels: {file: "
+                 "all.csv, column: number}\n");
+    EXPECT_EQ(folder.losses(folder / "cast.onnx", folder / "cast.yaml"), plain) << type;
+  }
+}
+
 }  // namespace classes_test
 }  // namespace ofsdp
