@@ -84,7 +84,7 @@ Status load_raw(const RankState& state, int parameter, const Span& elements, siz
   const Initializer& source = source_of(state, parameter);
   const int64_t width = static_cast<int64_t>(size), first = elements.begin * width;
   const int64_t bytes = std::min(elements.numel * width, source.raw_bytes() - first);
-  return state.setup().file.read_raw(source, first, {target, static_cast<size_t>(bytes)});
+  return file_of(state, parameter).read_raw(source, first, {target, static_cast<size_t>(bytes)});
 }
 
 Status load_kept(const RankState& state, const Values& values) {

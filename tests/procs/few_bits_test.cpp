@@ -140,5 +140,23 @@ TEST(FewBitsAdaptersTest, TrainOverFewBitsAndAreNotMerged) {
   EXPECT_NE(refused.err.find("--adapter"), std::string::npos) << refused.err;
 }
 
+// A file that is its own teacher: half of the cross entropy stays, and there is no divergence. The
+// packed bytes lie elsewhere in the trained file.
+TEST(FewBitsTeacherTest, IsReadFromItsOwnFile) {
+  for (const char* name : {"nbits", "tied"}) {
+    const Folder folder;
+    const std::string teacher = parent_folder(name) + "/model.onnx";
+    folder.write("model.onnx", message(6, std::string(5000, 'd')) + content(teacher));
+    for (const int world : {1, 2}) {
+      SCOPED_TRACE(format_text("{}, {} ranks", name, world));
+      Words words = train(name, ranks(world));
+      words[1] = folder / "model.onnx";
+      const double plain = rows_of_run(words)[0].at("loss");
+      const double taught = rows_of_run(words + Words{"--teacher", teacher})[0].at("loss");
+      EXPECT_NEAR(taught, plain / 2, 1e-6 * plain);
+    }
+  }
+}
+
 }  // namespace few_bits_test
 }  // namespace ofsdp
