@@ -413,6 +413,7 @@ Result<std::unique_ptr<TrainingSource>> open_edited_source(EditedModel model,
     rules.otherwise = "frozen by --lora";
     rules.train.insert(rules.train.end(), model.added.begin(), model.added.end());
   }
+  rules.added.insert(model.added.begin(), model.added.end());
   for (const Adapter& a : model.adapters) rules.train.insert(rules.train.end(), {a.a(), a.b()});
   OFSDP_ASSIGN_OR_RETURN(const Graph graph, import_onnx(model.file, operators, "", wanted));
   OFSDP_ASSIGN_OR_RETURN(Graph chosen, choose_candidates(graph, rules));

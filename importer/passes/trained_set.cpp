@@ -224,8 +224,9 @@ Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
   for (Parameter& p : result.parameters) {
     std::string reason = why_not_by_use(result, uses, p);
     if (rules.changes_values && reason == kRunningStatistics && !frozen.contains(p.name)) {
-      const bool trained =
-          rules.train.empty() ? why_not_by_rule(result, uses, p).empty() : named.contains(p.name);
+      const bool trained = rules.train.empty()
+                               ? why_not_by_rule(result, uses, p, rules.added).empty()
+                               : named.contains(p.name);
       OFSDP_RETURN_IF_ERROR(check_statistic(result, uses, p, trained));
     }
     const bool scale = quantized.scales.contains(p.value);
@@ -242,7 +243,7 @@ Result<Graph> choose_candidates(const Graph& graph, const TrainedRules& rules) {
     } else if (reason.empty() && rules.frozen.contains(p.name)) {
       reason = kFrozenByModule;
     } else if (reason.empty() && !scale) {
-      reason = why_not_by_rule(result, uses, p);
+      reason = why_not_by_rule(result, uses, p, rules.added);
     }
     p.trained = reason.empty();
     if (!p.trained) freeze(result, p, reason);

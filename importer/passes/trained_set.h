@@ -43,6 +43,8 @@ struct TrainedRules {
   std::set<std::string> saved = {};
   // Initializers that the file's module does not train; `train` takes their place.
   std::set<std::string> frozen = {};
+  // Weights that an edit has added to the file's.
+  std::set<std::string> added = {};
   // For a run that changes values: returns kInput if an initializer is both a running statistic and
   // a weight, or a running statistic that the run cannot update.
   bool changes_values = false;

@@ -74,9 +74,10 @@ bool is_name_of_code(const std::string& name) {
 
 // Returns whether the code of a module has the tensor. A frozen module has its weights in the code:
 // then the file has no matrix with the name of a parameter.
-bool is_tensor_of_code(const Graph& graph, const Parameter& p) {
+bool is_tensor_of_code(const Graph& graph, const Parameter& p, const std::set<std::string>& added) {
   return is_name_of_code(p.name) && std::ranges::any_of(graph.parameters, [&](const Parameter& q) {
-           return !is_name_of_code(q.name) && graph.value(q.value).desc.shape.rank() > 1;
+           return !is_name_of_code(q.name) && !added.contains(q.name) &&
+                  graph.value(q.value).desc.shape.rank() > 1;
          });
 }
 
@@ -455,7 +456,8 @@ std::string reader_of_setting(const Graph& graph, const GraphUses& uses, ValueId
 
 }  // namespace
 
-std::string why_not_by_rule(const Graph& graph, const GraphUses& uses, const Parameter& p) {
+std::string why_not_by_rule(const Graph& graph, const GraphUses& uses, const Parameter& p,
+                            const std::set<std::string>& added) {
   for (const char* pattern :
        {"*inv_freq", "*.attn.bias", "*.masked_bias", "*cos_cache", "*sin_cache"}) {
     if (fnmatch(pattern, p.name.c_str(), 0) == 0)
@@ -469,7 +471,7 @@ std::string why_not_by_rule(const Graph& graph, const GraphUses& uses, const Par
   if (ScaleReaders(graph, uses).all_scale_integers(p.value)) return "a scale of stored integers";
   const std::string setting = reader_of_setting(graph, uses, p.value);
   if (!setting.empty()) return "a setting of " + setting;
-  if (is_tensor_of_code(graph, p)) return "a tensor of the module's code";
+  if (is_tensor_of_code(graph, p, added)) return "a tensor of the module's code";
   const Shape& shape = graph.value(p.value).desc.shape;
   if (shape.rank() == 0) return "rank 0";
   return shape.numel() == 1 ? why_not_number(graph, uses, p) : "";

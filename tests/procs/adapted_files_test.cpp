@@ -424,6 +424,29 @@ TEST_F(BranchWeights, GetAdapters) {
   }
 }
 
+// PyTorch's older exporter names a frozen module's weights so. The new head is no weight of the
+// module, so they train under it.
+TEST(FrozenModule, TrainsUnderANewHead) {
+  const ModelFolder folder;
+  SmallModel model = linear_model();
+  const std::string w = "/Constant_output_0", b = "/Constant_1_output_0";
+  model.nodes = {node("MatMul", {"x", w}, {"products"}, "multiply"),
+                 node("Add", {"products", b}, {"logits"}, "add")};
+  model.initializers = {tensor(w, kFloat, {4, 3}, raw(linear_weights())),
+                        tensor(b, kFloat, {3}, raw<float>({0.5f, 0.f, -0.5f}))};
+  folder.write("model.onnx", model.bytes());
+  const Finished run = Program::run(folder.train() + Words{"--add-head", "3"});
+  ASSERT_EQ(run.status, 0) << run.err;
+  const auto file = OnnxFile::open(folder.output());
+  ASSERT_TRUE(file.ok());
+  for (const Initializer& weight : file->initializers()) {
+    if (weight.name != w) continue;
+    std::vector<float> values(12);
+    ASSERT_TRUE(file->read(weight, 0, values).ok());
+    EXPECT_NE(values, linear_weights());
+  }
+}
+
 TEST(ControlFlow, WithoutDataItIsRefused) {
   const ModelFolder folder;
   expect_refused(folder,
