@@ -38,11 +38,27 @@ bool has_named(const List& list, const std::string& name) {
   return std::ranges::any_of(list, [&](const auto& item) { return item.name() == name; });
 }
 
+// Returns what a model declares of a weight. A skeleton has integers that become floats as floats.
+onnx::ValueInfoProto declaration_of(const Initializer& weight, bool in_skeleton) {
+  onnx::ValueInfoProto info = value_info(weight.name, {weight.dtype, weight.shape});
+  const bool as_floats = in_skeleton && weight.quantization != nullptr && !weight.own_type;
+  info.mutable_type()->mutable_tensor_type()->set_elem_type(
+      as_floats ? int{onnx::TensorProto::FLOAT} : stored_type(weight));
+  return info;
+}
+
+// Declares a weight as stored, in the place that an input has already.
+void declare(onnx::GraphProto& graph, const Initializer& weight) {
+  auto& inputs = *graph.mutable_input();
+  const auto has = std::ranges::find(inputs, weight.name, &onnx::ValueInfoProto::name);
+  (has == inputs.end() ? *graph.add_input() : *has) = declaration_of(weight, false);
+}
+
 // Returns a weight without values; external ones keep their location.
 onnx::TensorProto head_of(const Initializer& weight, const std::vector<DataFile>& data_files) {
   onnx::TensorProto tensor;
   tensor.set_name(weight.name);
-  tensor.set_data_type(onnx_number(weight.dtype));
+  tensor.set_data_type(stored_type(weight));
   for (const int64_t axis : weight.shape.axes()) tensor.add_dims(axis);
   if (weight.file == 0) return tensor;
   tensor.set_data_location(onnx::TensorProto::EXTERNAL);
@@ -121,12 +137,7 @@ Result<ModelEditor> ModelEditor::make(std::shared_ptr<const OnnxFile> file) {
     if (editor.model_.ir_version() >= kOptionalInputs) {
       remove_named(*graph.mutable_input(), weight.name);
     }
-    editor.weights_.push_back(weight);
-    Initializer& mine = editor.weights_.back();
-    if (weight.file != 0) continue;
-    mine.values = std::make_shared<WeightOfFile>(editor.file_, weight);
-    mine.encoding = Initializer::Encoding::kList;
-    mine.offset = 0;
+    editor.weights_.push_back(editor.kept(weight));
   }
   for (const auto& tensor : graph.initializer()) editor.names_.insert(tensor.name());
   for (const auto& value : graph.input()) editor.names_.insert(value.name());
@@ -135,6 +146,20 @@ Result<ModelEditor> ModelEditor::make(std::shared_ptr<const OnnxFile> file) {
     editor.names_.insert(node.output().begin(), node.output().end());
   }
   return editor;
+}
+
+Initializer ModelEditor::kept(const Initializer& tensor) const {
+  return tensor.file == 0 ? moved(tensor) : tensor;
+}
+
+Initializer ModelEditor::moved(const Initializer& tensor) const {
+  Initializer made = tensor;
+  made.values = std::make_shared<WeightOfFile>(file_, tensor);
+  made.file = 0;
+  made.offset = made.stride = 0;
+  made.bytes = made.raw_bytes();
+  made.encoding = Initializer::Encoding::kList;
+  return made;
 }
 
 const Initializer* ModelEditor::weight(const std::string& name) const {
@@ -156,9 +181,9 @@ void ModelEditor::add_copy(const std::string& name, const Initializer& of) {
   change_frozen(model_, [&](std::set<std::string>& frozen) {
     if (frozen.contains(of.name)) frozen.insert(name);
   });
-  std::shared_ptr<const ValueSource> values = of.values;
-  if (values == nullptr) values = std::make_shared<WeightOfFile>(file_, of);
-  add_weight(name, of.dtype, of.shape, std::move(values));
+  weights_.push_back(of.values == nullptr ? moved(of) : of);
+  weights_.back().name = name;
+  names_.insert(name);
 }
 
 Status ModelEditor::set_values(const std::string& name, std::shared_ptr<const ValueSource> values) {
@@ -193,17 +218,13 @@ std::string ModelEditor::free_name(const std::string& wanted) {
   return name;
 }
 
-void ModelEditor::declare(onnx::GraphProto& graph, const Initializer& weight) const {
-  if (has_named(graph.input(), weight.name)) return;
-  *graph.add_input() = value_info(weight.name, {weight.dtype, weight.shape});
-}
-
 // Like OnnxFile::skeleton: keeps small weights' values and declares others as inputs.
 std::string ModelEditor::skeleton() const {
   onnx::ModelProto model = model_;
   for (const Initializer& weight : weights_) {
     if (has_named(model_.graph().initializer(), weight.name)) continue;
-    declare(*model.mutable_graph(), weight);
+    if (has_named(model.graph().input(), weight.name)) continue;
+    *model.mutable_graph()->add_input() = declaration_of(weight, true);
   }
   return model.SerializeAsString();
 }
@@ -224,6 +245,10 @@ Result<OnnxFile> ModelEditor::finish() {
   OnnxContents contents;
   contents.skeleton = skeleton();
   contents.initializers = weights_;
+  for (const Initializer& constant : file_->contents().constants) {
+    contents.constants.push_back(kept(constant));
+  }
+  contents.other_weights = file_->contents().other_weights;
   contents.input_sizes = file_->contents().input_sizes;
   contents.input_numbers = file_->contents().input_numbers;
   for (const DataFile& data : file_->contents().data_files) {

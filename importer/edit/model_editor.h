@@ -154,7 +154,9 @@ class ModelEditor {
 
  private:
   explicit ModelEditor(std::shared_ptr<const OnnxFile> file) : file_(std::move(file)) {}
-  void declare(onnx::GraphProto& graph, const Initializer& weight) const;
+  // Return a tensor of the file before for the edited one; `moved` puts it into the model itself.
+  Initializer kept(const Initializer& tensor) const;
+  Initializer moved(const Initializer& tensor) const;
   std::string skeleton() const;
   onnx::ModelProto whole() const;
 

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -181,10 +182,27 @@ Result<std::vector<MergedCopy>> find_merged(const OnnxFile& file) {
   return merged;
 }
 
+// Returns the scales and zero points of integer weights, each with one of these weights.
+std::map<std::string, std::string> numbers_of_integers(const ModelEditor& editor) {
+  std::map<std::string, std::string> numbers;
+  for (const Initializer& weight : editor.weights()) {
+    if (weight.quantization == nullptr) continue;
+    const Quantization& q = *weight.quantization;
+    for (const std::string& name : q.factors) numbers[name] = weight.name;
+    for (const std::string& name : {q.scale, q.zero_point}) numbers[name] = weight.name;
+  }
+  numbers.erase("");
+  return numbers;
+}
+
 // `patterns`: names, globs, or "auto" for find_merged's result. Returns whether anything changed.
 Result<bool> untie(ModelEditor& editor, const std::vector<std::string>& patterns) {
   std::set<std::string> chosen;
+  const auto numbers = numbers_of_integers(editor);
   for (const std::string& pattern : patterns) {
+    OFSDP_REJECT_IF(numbers.contains(pattern),
+                    "--untie {}: expected a weight, found a scale or zero point of '{}'", pattern,
+                    numbers.at(pattern));
     if (pattern == "auto") {
       OFSDP_ASSIGN_OR_RETURN(const auto merged, find_merged(editor.file()));
       for (const MergedCopy& copy : merged) chosen.insert(copy.name);
@@ -200,6 +218,7 @@ Result<bool> untie(ModelEditor& editor, const std::vector<std::string>& patterns
     }
     OFSDP_REJECT_IF(!found, "--untie {}: matches no initializer of {}", pattern, editor.path());
   }
+  std::erase_if(chosen, [&](const std::string& name) { return numbers.contains(name); });
   const size_t before = editor.weights().size();
   for (const std::string& name : chosen) give_copies(editor, *editor.weight(name));
   return editor.weights().size() > before;

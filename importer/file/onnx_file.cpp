@@ -149,6 +149,19 @@ Status ValueSource::read_raw(int64_t, std::span<std::byte>) const {
   return ok_status();
 }
 
+Status ValueSource::read_stored_integers(int64_t, std::span<int64_t>) const {
+  OFSDP_CHECK(false, "values that are made are no integers of a file");
+  return ok_status();
+}
+
+Status OnnxFile::read_stored_integers(const Initializer& initializer, int64_t first_element,
+                                      std::span<int64_t> dst) const {
+  if (initializer.values != nullptr) {
+    return initializer.values->read_stored_integers(first_element, dst);
+  }
+  return read_integers(file_of(initializer), initializer, first_element, dst);
+}
+
 const OpenFile& OnnxFile::file_of(const Initializer& initializer) const {
   if (initializer.file == 0) return file_;
   return contents_.data_files[static_cast<size_t>(initializer.file - 1)].file;
@@ -164,7 +177,7 @@ const Initializer* OnnxFile::find_constant(const std::string& name) const {
 
 Result<std::vector<int64_t>> OnnxFile::integers(const Initializer& constant) const {
   std::vector<int64_t> values(static_cast<size_t>(constant.shape.numel()));
-  OFSDP_RETURN_IF_ERROR(read_integers(file_of(constant), constant, 0, values));
+  OFSDP_RETURN_IF_ERROR(read_stored_integers(constant, 0, values));
   return values;
 }
 

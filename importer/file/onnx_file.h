@@ -67,6 +67,8 @@ class ValueSource {
   // Reads an initializer's bytes in the stored type. REQUIRES: has_raw.
   virtual bool has_raw() const { return false; }
   virtual Status read_raw(int64_t first_byte, std::span<std::byte> dst) const;
+  // Reads elements as stored. REQUIRES: they are integers of a file.
+  virtual Status read_stored_integers(int64_t first_element, std::span<int64_t> dst) const;
 };
 
 // A weight in an ONNX file and where the elements are, so a rank reads or writes only its own
@@ -81,8 +83,8 @@ class ValueSource {
 // If `own_type` is set, nodes read the raw data in the file (weights in few bits, with scales and
 // zero points); such an initializer is dense.
 //
-// An initializer in an edited model (importer/edit/model_editor.h) may have `values` that replace
-// the bytes; a file written from it gets raw_data.
+// An initializer or constant in an edited model (importer/edit/model_editor.h) may have `values`
+// that replace the bytes; a file written from it gets raw_data.
 struct Initializer {
   enum class Encoding : uint8_t { kDense, kStrided, kList };
 
@@ -255,6 +257,9 @@ class OnnxFile {
   bool has_raw(const Initializer& initializer) const;
   Status read_raw(const Initializer& initializer, int64_t first_byte,
                   std::span<std::byte> dst) const;
+  // Reads elements as stored, in any encoding. REQUIRES: they are integers.
+  Status read_stored_integers(const Initializer& initializer, int64_t first_element,
+                              std::span<int64_t> dst) const;
 
   // --- quantization constants ---
   // Returns a main-graph initializer that is no quantized weight, or

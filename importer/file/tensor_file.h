@@ -40,6 +40,10 @@ class StoredValues final : public ValueSource {
     if constexpr (kHasRaw) return file_->read_raw(place_, first_byte, dst);
     return ValueSource::read_raw(first_byte, dst);
   }
+  Status read_stored_integers(int64_t first_element, std::span<int64_t> dst) const override {
+    if constexpr (kHasRaw) return file_->read_stored_integers(place_, first_element, dst);
+    return ValueSource::read_stored_integers(first_element, dst);
+  }
 
  private:
   static constexpr bool kHasRaw = requires(const File& file, const Place& place) {

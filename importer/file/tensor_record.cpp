@@ -159,6 +159,13 @@ DType integer_carrier(int onnx_type) {
   return type == nullptr ? DType::kUndefined : type->carrier;
 }
 
+int stored_type(const Initializer& tensor) {
+  for (const IntegerType& type : kIntegerTypes) {
+    if (type.carrier == tensor.dtype && type.bits == bits_of(tensor)) return type.onnx_type;
+  }
+  return static_cast<int>(onnx_number(tensor.dtype));
+}
+
 std::string integer_name(int onnx_type) {
   const IntegerType* type = integer_type(onnx_type);
   return type == nullptr ? format_text("type {}", onnx_type) : type->name;

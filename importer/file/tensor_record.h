@@ -123,7 +123,8 @@ void encode_floats(DType dtype, std::span<const float> src, int64_t stride, std:
 // Returns the type that holds a TensorProto.DataType's integers if a weight or zero point may have
 // it; else kUndefined. int4 and uint4 are int8 and uint8 with 4 bits.
 DType integer_carrier(int onnx_type);
-std::string integer_name(int onnx_type);  // "int4"; "type 7" if it has no name
+int stored_type(const Initializer& tensor);  // TensorProto.DataType
+std::string integer_name(int onnx_type);     // "int4"; "type 7" if it has no name
 
 Status read_integers(const OpenFile& file, const Initializer& place, int64_t first,
                      std::span<int64_t> dst);

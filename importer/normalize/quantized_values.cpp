@@ -104,11 +104,7 @@ Result<int> QuantizedValues::type_of(const std::string& zero_point, int otherwis
   OFSDP_REJECT_IF(zero == nullptr || is_floating(zero->dtype),
                   "expected a zero point that is a constant of integers, found '{}'",
                   printable(zero_point));
-  if (zero->bits == 4) {
-    return zero->dtype == DType::kInt8 ? int{onnx::TensorProto::INT4}
-                                       : int{onnx::TensorProto::UINT4};
-  }
-  return static_cast<int>(onnx_number(zero->dtype));
+  return stored_type(*zero);
 }
 
 Result<QuantizationPair> QuantizedValues::pair_at(const onnx::NodeProto& node, int scale,

@@ -425,14 +425,7 @@ Status ModelCopy::write_rest(const std::string& folder, const std::atomic<bool>&
       OFSDP_RETURN_IF_ERROR(
           write_exactly(model, piece.target, std::as_bytes(std::span(piece.literal))));
     } else if (!changes(piece.initializer)) {
-      const Initializer& weight = input_->initializers()[static_cast<size_t>(piece.initializer)];
-      if (weight.quantization != nullptr) {
-        OFSDP_RETURN_IF_ERROR(copy_integers(weight, initializer(piece.initializer), model));
-        continue;
-      }
-      std::vector<float> values(static_cast<size_t>(weight.shape.numel()));
-      OFSDP_RETURN_IF_ERROR(input_->read(weight, 0, values));
-      OFSDP_RETURN_IF_ERROR(write_values(model, initializer(piece.initializer), 0, values));
+      OFSDP_RETURN_IF_ERROR(fill_hole(piece.initializer, model));
     }
   }
   for (size_t i = 1; i < files_.size(); ++i) {
@@ -492,11 +485,31 @@ Status ModelCopy::copy_around(const OpenFile& src, int64_t begin, int64_t end, c
   return copy(begin, end);
 }
 
-Status ModelCopy::copy_integers(const Initializer& from, const Initializer& to,
-                                const OpenFile& file) const {
-  std::vector<int64_t> integers(static_cast<size_t>(from.shape.numel()));
-  OFSDP_RETURN_IF_ERROR(read_integers(input_->file(), from, 0, integers));
-  return write_integers(file, to, 0, integers);
+Status ModelCopy::fill_hole(int index, const OpenFile& file) const {
+  const Initializer& from = input_->initializers()[static_cast<size_t>(index)];
+  const Initializer& to = initializer(index);
+  if (input_->has_raw(from)) return copy_raw(from, to, file);
+  const auto count = static_cast<size_t>(from.shape.numel());
+  if (from.quantization != nullptr) {
+    std::vector<int64_t> integers(count);
+    OFSDP_RETURN_IF_ERROR(input_->read_stored_integers(from, 0, integers));
+    return write_integers(file, to, 0, integers);
+  }
+  std::vector<float> values(count);
+  OFSDP_RETURN_IF_ERROR(input_->read(from, 0, values));
+  return write_values(file, to, 0, values);
+}
+
+Status ModelCopy::copy_raw(const Initializer& from, const Initializer& to,
+                           const OpenFile& file) const {
+  const int64_t all = from.raw_bytes();
+  std::vector<std::byte> bytes(static_cast<size_t>(std::min(all, kCopyStep)));
+  for (int64_t at = 0; at < all; at += kCopyStep) {
+    const auto part = std::span(bytes).first(static_cast<size_t>(std::min(kCopyStep, all - at)));
+    OFSDP_RETURN_IF_ERROR(input_->read_raw(from, at, part));
+    OFSDP_RETURN_IF_ERROR(write_exactly(file, to.offset + at, part));
+  }
+  return ok_status();
 }
 
 bool ModelCopy::changes(int initializer) const {

@@ -120,8 +120,9 @@ class ModelCopy {
                      int64_t target, const std::vector<Range>& skip,
                      const std::atomic<bool>& cancelled) const;
 
-  // Turns an input's list into raw data without conversion to float32.
-  Status copy_integers(const Initializer& from, const Initializer& to, const OpenFile& file) const;
+  // Writes an initializer that gets raw_data: bytes and integers as they are, else floats.
+  Status fill_hole(int index, const OpenFile& file) const;
+  Status copy_raw(const Initializer& from, const Initializer& to, const OpenFile& file) const;
 
   bool changes(int initializer) const;
 

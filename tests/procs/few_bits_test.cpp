@@ -158,5 +158,34 @@ TEST(FewBitsTeacherTest, IsReadFromItsOwnFile) {
   }
 }
 
+// A file that keeps its integers gets a head: its other bytes stay.
+TEST(FewBitsEditsTest, AHeadLeavesTheIntegersAsTheyAre) {
+  for (const char* name : {"nbits", "tied", "frozen"}) {
+    SCOPED_TRACE(name);
+    const Folder folder;
+    const std::string to = folder / "out.onnx";
+    const std::string from = parent_folder(name) + "/model.onnx";
+    const Finished run =
+        Program::run(train(name, {"--add-head", "5", "--untie", "*", "--output", to}));
+    ASSERT_EQ(run.status, 0) << run.err;
+    const auto before = OnnxFile::open(from), after = OnnxFile::open(to);
+    ASSERT_TRUE(before.ok() && after.ok());
+    size_t compared = 0;
+    for (const Initializer& weight : before->initializers()) {
+      if (!weight.own_type && weight.quantization == nullptr) continue;
+      const auto& all = after->initializers();
+      const auto same = std::ranges::find(all, weight.name, &Initializer::name);
+      ASSERT_NE(same, all.end()) << weight.name;
+      std::vector<std::byte> bytes[2];
+      for (auto& one : bytes) one.resize(static_cast<size_t>(weight.raw_bytes()));
+      ASSERT_TRUE(before->read_raw(weight, 0, bytes[0]).ok());
+      ASSERT_TRUE(after->read_raw(*same, 0, bytes[1]).ok());
+      EXPECT_EQ(bytes[0], bytes[1]) << weight.name;
+      ++compared;
+    }
+    EXPECT_GT(compared, 0u);
+  }
+}
+
 }  // namespace few_bits_test
 }  // namespace ofsdp

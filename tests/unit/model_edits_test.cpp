@@ -169,6 +169,85 @@ TEST(ModelEditsTest, SharedIntegersAreNoMergedCopies) {
   EXPECT_EQ(*merged_copies_warning(*file), "");
 }
 
+enum : int { kInt8 = 3, kInt4 = 22 };
+
+// x dequantized(q) + b, with integers as bytes or as a list of numbers.
+SmallModel integer_model(bool list, int type) {
+  SmallModel small = linear_model();
+  const std::vector<int8_t> q{5, -8, 7, 1, -2, 3, 4, -4, 6, -7, 0, 2}, z{1, -1, 2};
+  const auto integers = [&](const std::string& name, const std::vector<int64_t>& dims,
+                            const std::vector<int8_t>& values) {
+    std::vector<int8_t> bytes = values;
+    if (type == kInt4) {
+      bytes.clear();
+      for (size_t i = 0; i < values.size(); i += 2) {
+        const int high = i + 1 < values.size() ? values[i + 1] : 0;
+        bytes.push_back(static_cast<int8_t>((values[i] & 15) | high << 4));
+      }
+    }
+    std::vector<uint64_t> words;
+    for (const int8_t byte : bytes) words.push_back(static_cast<uint64_t>(int64_t{byte}));
+    return tensor(name, type, dims, list ? packed_numbers(5, words) : raw(bytes));
+  };
+  small.nodes.insert(small.nodes.begin(),
+                     node("DequantizeLinear", {"q", "s", "z"}, {"w"}, "dequantize"));
+  small.initializers = {integers("q", {4, 3}, q), integers("z", {3}, z),
+                        tensor("s", kFloat, {3}, raw<float>({.5f, .25f, .125f})),
+                        tensor("b", kFloat, {3}, raw<float>({0.5f, 0.f, -0.5f})),
+                        tensor("exact", kDouble, {1}, raw<double>({0.1}))};
+  small.opset = 21;
+  return small;
+}
+
+TEST(ModelEditsTest, IntegersKeepTypeValuesAndZeroPoints) {
+  for (const int type : {int{kInt8}, int{kInt4}}) {
+    for (const bool list : {false, true}) {
+      SCOPED_TRACE(format_text("type {}, {}", type, list ? "a list" : "bytes"));
+      ModelEdits edits;
+      edits.added = AddedHead{5, "kinds"};
+      edits.untie = {"*"};
+      const Edited edited(integer_model(list, type), edits);
+      ASSERT_TRUE(edited.model.ok()) << edited.model.error().message();
+      const auto original = OnnxFile::open(edited.path);
+      ASSERT_TRUE(original.ok());
+      const std::vector<float> expected = values_of(*original, "q");
+      EXPECT_EQ(expected[0], 2);  // (5 - 1) / 2
+      const OnnxFile written = edited.written();
+      for (const OnnxFile* file : {&edited.model->file, &written}) {
+        ASSERT_NE(find(*file, "q"), nullptr);
+        ASSERT_NE(find(*file, "q")->quantization, nullptr);
+        EXPECT_EQ(find(*file, "q")->quantization->onnx_type, type);
+        EXPECT_EQ(values_of(*file, "q"), expected);
+        EXPECT_THAT(*file->zero_points("z", type, 3), ElementsAre(1, -1, 2));
+      }
+      double exact = 0;
+      const Initializer* wide = find(written, "exact");
+      ASSERT_TRUE(written.read_raw(*wide, 0, std::as_writable_bytes(std::span(&exact, 1))).ok());
+      EXPECT_EQ(exact, 0.1);
+    }
+  }
+}
+
+// Two readers of packed bytes, and of the scales that make integers a weight.
+TEST(ModelEditsTest, UntieCopiesIntegersAndNoScales) {
+  SmallModel small = integer_model(false, kInt8);
+  small.nodes.push_back(node("DequantizeLinear", {"q", "s", "z"}, {"w2"}, "again"));
+  small.nodes.push_back(node("MatMul", {"x", "w2"}, {"second"}, "second"));
+  ModelEdits edits;
+  edits.untie = {"*"};
+  const Edited edited(small, edits);
+  ASSERT_TRUE(edited.model.ok()) << edited.model.error().message();
+  const OnnxFile written = edited.written();
+  EXPECT_EQ(values_of(written, "q.1"), values_of(written, "q"));
+  ASSERT_NE(find(written, "q.1"), nullptr);
+  ASSERT_NE(find(written, "q.1")->quantization, nullptr);
+  EXPECT_EQ(find(written, "s.1"), nullptr);
+  edits.untie = {"s"};
+  const Edited refused(small, edits);
+  ASSERT_FALSE(refused.model.ok());
+  EXPECT_THAT(refused.model.error().message(), HasSubstr("found a scale or zero point of 'q'"));
+}
+
 TEST(ModelEditsTest, ANewHeadHasItsBiasAndItsShapes) {
   ModelEdits edits;
   edits.head = 5;
