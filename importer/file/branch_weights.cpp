@@ -42,6 +42,30 @@ Status each_graph(const WireField& node,
   });
 }
 
+bool is_external(const WireField& tensor) {
+  const Result<TensorRecord> record = parse_tensor(tensor.bytes, tensor.body);
+  return record.ok() && record->external.has_value();
+}
+
+bool is_tensor(const WireField& part) { return part.number == attribute_field::kTensor; }
+
+// Calls `visit` with each tensor in the node's attributes and in their graphs.
+Status each_tensor(const WireField& node, const Visit& visit, int depth) {
+  OFSDP_REJECT_IF(depth > kMaxDepth, "expected subgraphs at most {} deep", kMaxDepth);
+  OFSDP_RETURN_IF_ERROR(each_field(node, [&](const WireField& attribute) -> Status {
+    if (attribute.number != node_field::kAttribute) return ok_status();
+    return each_field(attribute, [&](const WireField& part) {
+      return is_tensor(part) ? visit(part) : ok_status();
+    });
+  }));
+  return each_graph(node, [&](const WireField& graph, const std::string&) {
+    return each_field(graph, [&](const WireField& field) -> Status {
+      if (field.number == graph_field::kInitializer) return visit(field);
+      return is_node(field) ? each_tensor(field, visit, depth + 1) : ok_status();
+    });
+  });
+}
+
 class BranchScan {
  public:
   Result<std::vector<BranchTensor>> run(const WireField& graph) {
@@ -119,7 +143,7 @@ class BranchScan {
   void add(const WireField& field, const WireField& message, const std::string& name,
            const std::string& place, const std::set<std::string>& outputs) {
     Result<TensorRecord> tensor = parse_tensor(message.bytes, message.body);
-    if (!tensor.ok() || tensor->external || name.empty() || outputs.contains(name)) return;
+    if (!tensor.ok() || name.empty() || outputs.contains(name)) return;
     const bool dense = tensor->encoding != Initializer::Encoding::kList;
     if (!dense || !is_floating(tensor->dtype) || tensor->dims.empty()) return;
     tensor->name = name;
@@ -142,7 +166,8 @@ class BranchScan {
 
 class Remover {
  public:
-  explicit Remover(const std::map<int64_t, const BranchTensor*>& lifted) : lifted_(lifted) {}
+  Remover(const std::map<int64_t, const BranchTensor*>& lifted, const Embed& embed)
+      : lifted_(lifted), embed_(embed) {}
 
   using Names = std::map<std::string, std::string>;  // in a branch -> in the main graph
 
@@ -154,6 +179,7 @@ class Remover {
       return copied(field, [&](const WireField& part) {
         const bool inner =
             part.number == attribute_field::kGraph || part.number == attribute_field::kGraphs;
+        if (is_tensor(part)) return tensor(part);
         return inner ? graph(part, names) : as_it_is(part);
       });
     });
@@ -164,6 +190,10 @@ class Remover {
 
   static Result<std::string> as_it_is(const WireField& field) {
     return std::string(as_text(field.bytes));
+  }
+
+  Result<std::string> tensor(const WireField& field) const {
+    return is_external(field) ? embed_(field) : as_it_is(field);
   }
 
   static Result<std::string> input(const WireField& field, const Names& names) {
@@ -197,6 +227,9 @@ class Remover {
       if (is_node(field)) {
         OFSDP_ASSIGN_OR_RETURN(const std::string inner, node(field, names));
         append_bytes(body, graph_field::kNode, inner);
+      } else if (field.number == graph_field::kInitializer) {
+        OFSDP_ASSIGN_OR_RETURN(const std::string inner, tensor(field));
+        append_bytes(body, graph_field::kInitializer, inner);
       } else {
         body += as_text(field.whole);
       }
@@ -222,6 +255,7 @@ class Remover {
   }
 
   const std::map<int64_t, const BranchTensor*>& lifted_;
+  const Embed& embed_;
 };
 
 }  // namespace
@@ -230,9 +264,22 @@ Result<std::vector<BranchTensor>> branch_tensors(const WireField& graph) {
   return BranchScan().run(graph);
 }
 
+bool has_external(const WireField& node) {
+  bool found = false;
+  const Status walked = each_tensor(
+      node,
+      [&](const WireField& tensor) {
+        found = found || is_external(tensor);
+        return ok_status();
+      },
+      0);
+  return walked.ok() && found;  // ONNX's checker reports a broken node
+}
+
 Result<std::string> without_tensors(const WireField& node,
-                                    const std::map<int64_t, const BranchTensor*>& lifted) {
-  return Remover(lifted).node(node, {});
+                                    const std::map<int64_t, const BranchTensor*>& lifted,
+                                    const Embed& embed) {
+  return Remover(lifted, embed).node(node, {});
 }
 
 }  // namespace ofsdp::importer

@@ -4,13 +4,15 @@
 // place before it, here and in the branch's nodes.
 //
 // Bodies of Loop and Scan stay as they are, and so does a tensor that is its branch's output, is
-// not floating-point, has no axes, or has its data elsewhere.
+// not floating-point, or has no axes. The skeleton has the data of those that stay, wherever the
+// file has them.
 //
 // Works on bytes, before parsing; they must outlive the results. Errors: kInput, without the file's
 // name.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -32,8 +34,16 @@ struct BranchTensor {
 
 Result<std::vector<BranchTensor>> branch_tensors(const WireField& graph);
 
+// Returns whether a tensor in the node's attributes or their graphs has its data elsewhere.
+bool has_external(const WireField& node);
+
+// Returns the body of a TensorProto with its data.
+using Embed = std::function<Result<std::string>(const WireField& tensor)>;
+
 // Returns the body of a main-graph node without the tensors in `lifted`, by their field's begin.
+// `embed`: for tensors that stay and have their data elsewhere.
 Result<std::string> without_tensors(const WireField& node,
-                                    const std::map<int64_t, const BranchTensor*>& lifted);
+                                    const std::map<int64_t, const BranchTensor*>& lifted,
+                                    const Embed& embed);
 
 }  // namespace ofsdp::importer

@@ -163,10 +163,17 @@ struct DataFile {
   OpenFile file;
 };
 
+struct NumberedPlace {
+  uint32_t number = 0;
+  FieldPlace place;
+};
+
 struct TensorPlace {
   FieldPlace field;
   int data_file = -1;    // external: data file index
   int initializer = -1;  // kList: initializer index
+  // A tensor inside of a node: the fields from the node to the tensor.
+  std::vector<NumberedPlace> path = {};
 };
 
 // Sizes of inputs' axes, by input; -1: any.

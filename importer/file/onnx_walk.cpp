@@ -337,7 +337,8 @@ class Walker {
     if (field.number == graph_field::kInitializer) return initializer(field);
     const auto weight = weight_nodes_.find(field.begin);
     if (weight != weight_nodes_.end()) return weight_node(weight->second);
-    if (field.number == graph_field::kNode && has_lifted(field)) return lift_from(field);
+    const bool node = field.number == graph_field::kNode;
+    if (node && (has_lifted(field) || has_external(field))) return lift_from(field);
     keep(field);
     return ok_status();
   }
@@ -347,24 +348,67 @@ class Walker {
     return first != lifted_.end() && first->first < node.end;
   }
 
-  // Takes the weights out of a node's branches.
+  // Takes the weights out of a node's branches, and other tensors' data into the node.
   Status lift_from(const WireField& node) {
-    OFSDP_ASSIGN_OR_RETURN(const std::string body, without_tensors(node, lifted_));
+    inner_bytes_ = 0;
+    OFSDP_ASSIGN_OR_RETURN(const std::string body,
+                           without_tensors(node, lifted_, [&](const WireField& tensor) {
+                             return embedded_in(node, tensor);
+                           }));
     append_bytes(graph_, graph_field::kNode, body);
     for (auto one = lifted_.lower_bound(node.begin); one != lifted_.end() && one->first < node.end;
          ++one) {
       WeightNode weight{one->second->message, one->second->tensor};
       weight.tensor.name = one->second->outer;
-      OFSDP_RETURN_IF_ERROR(weight_node(weight));
+      if (!weight.tensor.external) {
+        OFSDP_RETURN_IF_ERROR(weight_node(weight));
+        continue;
+      }
+      OFSDP_ASSIGN_OR_RETURN(auto path, path_to(node, weight.message));
+      OFSDP_RETURN_IF_ERROR(add_name(weight.tensor));
+      OFSDP_RETURN_IF_ERROR(external(weight.message, weight.tensor, std::move(path))
+                                .with_prefix(weight.tensor.label()));
     }
+    return ok_status();
+  }
+
+  // Returns the fields from the node to a tensor in it.
+  static Result<std::vector<NumberedPlace>> path_to(const WireField& node,
+                                                    const WireField& tensor) {
+    std::vector<NumberedPlace> path{{node.number, place_of(node)}};
+    for (WireField at = node; at.begin != tensor.begin;) {
+      WireReader reader(at.bytes, at.body);
+      do {
+        OFSDP_ASSIGN_OR_RETURN(at, reader.next());
+      } while (at.end <= tensor.begin);
+      path.push_back({at.number, place_of(at)});
+    }
+    return path;
+  }
+
+  // Returns the body of a tensor in a node with its data.
+  Result<std::string> embedded_in(const WireField& node, const WireField& field) {
+    OFSDP_ASSIGN_OR_RETURN(const TensorRecord tensor, parse_tensor(field.bytes, field.body));
+    OFSDP_ASSIGN_OR_RETURN(auto path, path_to(node, field));
+    OFSDP_ASSIGN_OR_RETURN(
+        const Pending place,
+        prefixed(tensor.label(), external_place(field, tensor, std::move(path))));
+    inner_bytes_ += std::min(place.bytes, kMaxModelBytes + 1);
+    OFSDP_RETURN_IF_ERROR(
+        check_skeleton(static_cast<int64_t>(graph_.size()) + pending_bytes_ + inner_bytes_));
+    return prefixed(tensor.label(), with_data(place));
+  }
+
+  Status add_name(const TensorRecord& tensor) {
+    const bool added = names_.insert(tensor.name).second;
+    OFSDP_REJECT_IF(!added, "{}: expected once, found a second", tensor.label());
     return ok_status();
   }
 
   // Puts an initializer in place of a Constant node.
   Status weight_node(const WeightNode& node) {
     const TensorRecord& tensor = node.tensor;
-    OFSDP_REJECT_IF(!names_.insert(tensor.name).second, "{}: expected once, found a second",
-                    tensor.label());
+    OFSDP_RETURN_IF_ERROR(add_name(tensor));
     list(tensor, 0, tensor.offset, tensor.bytes);
     if (tensor.numel > kSmallNumel) {
       declare(tensor);
@@ -422,22 +466,18 @@ class Walker {
     return known && dense && own_type_.contains(tensor.name);
   }
 
-  Status external(const WireField& field, const TensorRecord& tensor) {
-    OFSDP_ASSIGN_OR_RETURN(const int index, data_file(tensor.external->location));
-    const OpenFile& file = contents_.data_files[static_cast<size_t>(index)].file;
-    OFSDP_ASSIGN_OR_RETURN(const int64_t bytes,
-                           external_bytes(*tensor.external, file, tensor.expected_bytes()));
-    contents_.places.push_back({place_of(field), index, -1});
+  Status external(const WireField& field, const TensorRecord& tensor,
+                  std::vector<NumberedPlace> path = {}) {
+    OFSDP_ASSIGN_OR_RETURN(const Pending place, external_place(field, tensor, std::move(path)));
     const bool weight = is_weight(tensor);
-    if (weight) list(tensor, index + 1, tensor.external->offset, bytes);
-    if (!weight) list_constant(tensor, index + 1, tensor.external->offset, bytes);
+    if (weight) list(tensor, place.file + 1, place.offset, place.bytes);
+    if (!weight) list_constant(tensor, place.file + 1, place.offset, place.bytes);
     if (weight && (tensor.numel > kSmallNumel || !is_floating(tensor.dtype))) {
       declare(tensor);
       return ok_status();
     }
-    pending_bytes_ += std::min(bytes, kMaxModelBytes + 1);  // so the sum cannot wrap
-    pending_.push_back(
-        {tensor.label(), graph_.size(), field, index, tensor.external->offset, bytes});
+    pending_bytes_ += std::min(place.bytes, kMaxModelBytes + 1);  // so the sum cannot wrap
+    pending_.push_back(place);
     return ok_status();
   }
 
@@ -458,27 +498,52 @@ class Walker {
   }
 
   struct Pending {
-    std::string label;
+    std::string label, name;
     size_t at;  // in graph_
     WireField field;
     int file;
     int64_t offset, bytes;
   };
 
+  // Finds the data, and lists the place that a copy of the file changes.
+  Result<Pending> external_place(const WireField& field, const TensorRecord& tensor,
+                                 std::vector<NumberedPlace> path) {
+    OFSDP_ASSIGN_OR_RETURN(const int index, data_file(tensor.external->location));
+    const OpenFile& file = contents_.data_files[static_cast<size_t>(index)].file;
+    OFSDP_ASSIGN_OR_RETURN(const int64_t bytes,
+                           external_bytes(*tensor.external, file, tensor.expected_bytes()));
+    contents_.places.push_back({place_of(field), index, -1, std::move(path)});
+    return Pending{tensor.label(),          tensor.name, graph_.size(), field, index,
+                   tensor.external->offset, bytes};
+  }
+
   Status inline_external(const Pending& one) {
+    OFSDP_ASSIGN_OR_RETURN(const std::string body, with_data(one));
+    append_bytes(graph_, graph_field::kInitializer, body);
+    return ok_status();
+  }
+
+  // Returns the tensor's body with its name and data.
+  Result<std::string> with_data(const Pending& one) const {
     std::string data(static_cast<size_t>(one.bytes), '\0');
     const OpenFile& file = contents_.data_files[static_cast<size_t>(one.file)].file;
     OFSDP_RETURN_IF_ERROR(read_exactly(file, one.offset, std::as_writable_bytes(std::span(data))));
     std::string body;
+    bool named = one.name.empty();
     for (WireReader reader(one.field.bytes, one.field.body); !reader.done();) {
       OFSDP_ASSIGN_OR_RETURN(const WireField part, reader.next());
       if (part.number == tensor_field::kExternalData || part.number == tensor_field::kDataLocation)
         continue;
-      body += as_text(part.whole);
+      if (part.number == tensor_field::kName) {
+        append_bytes(body, tensor_field::kName, one.name);
+        named = true;
+      } else {
+        body += as_text(part.whole);
+      }
     }
+    if (!named) append_bytes(body, tensor_field::kName, one.name);
     append_bytes(body, tensor_field::kRawData, data);
-    append_bytes(graph_, graph_field::kInitializer, body);
-    return ok_status();
+    return body;
   }
 
   Result<int> data_file(const std::string& location) {
@@ -521,6 +586,7 @@ class Walker {
   const std::set<std::string>& plain_;
   std::vector<Pending> pending_;  // external tensors that are no weights
   int64_t pending_bytes_ = 0;
+  int64_t inner_bytes_ = 0;  // of external tensors in the node at hand
 };
 
 }  // namespace

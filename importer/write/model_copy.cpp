@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -14,12 +15,14 @@
 namespace ofsdp::importer {
 namespace {
 
-// Replaces the TensorProto at `place`: tag, length and fields, then a hole.
+// Replaces the TensorProto at `place`: tag, length and fields, then a hole. Also replaces the tag
+// and length of a message around one.
 struct NewTensor {
   FieldPlace place;
   std::string head;
   int64_t hole = 0;
   int initializer = -1;
+  std::vector<NumberedPlace> path = {};  // TensorPlace::path
 };
 
 int64_t length_of(const std::string& text) { return static_cast<int64_t>(text.size()); }
@@ -80,6 +83,10 @@ int64_t growth_of(const Splice& splice) {
   return length_of(splice.text) - (splice.end - splice.begin);
 }
 
+int64_t growth_of(const NewTensor& tensor) {
+  return length_of(tensor.head) + tensor.hole - (tensor.place.end - tensor.place.begin);
+}
+
 // Integer scalars in a training_info that the file has as varints (mostly the update count) become
 // raw_data, because their next values may need more bytes. The lengths of messages around them are
 // encoded again. Returns the splices in file order.
@@ -123,14 +130,15 @@ class Layouter {
       : input_(input), locations_(locations) {}
 
   Result<ModelLayout> lay_out() {
-    int64_t growth = 0;
     std::vector<NewTensor> tensors;
     for (const TensorPlace& place : input_.contents().places) {
       if (place.data_file >= 0 && !moves(place.data_file)) continue;
       OFSDP_ASSIGN_OR_RETURN(NewTensor tensor, new_tensor(place));
-      growth += length_of(tensor.head) + tensor.hole - (tensor.place.end - tensor.place.begin);
       tensors.push_back(std::move(tensor));
     }
+    add_headers(tensors);
+    int64_t growth = 0;
+    for (const NewTensor& tensor : tensors) growth += growth_of(tensor);
     OFSDP_ASSIGN_OR_RETURN(const std::vector<Splice> splices, splice_training_info(input_));
     add_graph(tensors, growth, splices);
     add_copies(source_, input_.file().bytes, splices);
@@ -141,13 +149,38 @@ class Layouter {
   }
 
  private:
+  // Adds new lengths of the messages around tensors in nodes, from the inside out, in file order.
+  static void add_headers(std::vector<NewTensor>& tensors) {
+    struct Header {
+      std::vector<NumberedPlace> path;  // ends with the message
+      int64_t growth = 0;
+    };
+    std::map<std::pair<size_t, int64_t>, Header, std::greater<>> headers;  // by depth and place
+    const auto grow = [&](std::vector<NumberedPlace> path, int64_t growth) {
+      path.pop_back();
+      if (path.empty()) return;
+      const std::pair key{path.size(), path.back().place.begin};
+      headers.try_emplace(key, Header{std::move(path)}).first->second.growth += growth;
+    };
+    for (const NewTensor& tensor : tensors) {
+      if (!tensor.path.empty()) grow(tensor.path, growth_of(tensor));
+    }
+    for (const auto& [key, header] : headers) {
+      const NumberedPlace& field = header.path.back();
+      Splice made = new_header(field.number, field.place, header.growth);
+      grow(header.path, header.growth + growth_of(made));
+      tensors.push_back({{made.begin, made.end, made.end}, std::move(made.text)});
+    }
+    std::ranges::sort(tensors, {}, [](const NewTensor& tensor) { return tensor.place.begin; });
+  }
+
   bool moves(int data_file) const {
     const auto i = static_cast<size_t>(data_file);
     return locations_[i] != input_.contents().data_files[i].location;
   }
 
   Result<NewTensor> new_tensor(const TensorPlace& place) const {
-    NewTensor tensor{place.field, "", 0, place.initializer};
+    NewTensor tensor{place.field, "", 0, place.initializer, place.path};
     std::vector<std::byte> body(static_cast<size_t>(place.field.end - place.field.body));
     OFSDP_RETURN_IF_ERROR(read_exactly(input_.file(), place.field.body, body));
     std::string fields;
@@ -169,7 +202,9 @@ class Layouter {
       append_tag(fields, tensor_field::kRawData, WireType::kBytes);
       append_varint(fields, static_cast<uint64_t>(tensor.hole));
     }
-    append_tag(tensor.head, graph_field::kInitializer, WireType::kBytes);
+    const uint32_t number =
+        place.path.empty() ? uint32_t{graph_field::kInitializer} : place.path.back().number;
+    append_tag(tensor.head, number, WireType::kBytes);
     append_varint(tensor.head, static_cast<uint64_t>(length_of(fields) + tensor.hole));
     tensor.head += fields;
     return tensor;

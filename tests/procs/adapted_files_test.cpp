@@ -302,8 +302,9 @@ TEST(ControlFlow, AnInputThatIsTheSameInEveryBatchDecidesIt) {
 // y = x k + b; `rate` decides which branch's `k` it is. Both branches have the name.
 class BranchWeights : public testing::Test {
  protected:
-  // `in_nodes`: all weights are Constant nodes, k inside a separate If.
-  void write(bool in_nodes) const {
+  // `in_nodes`: all weights are Constant nodes, k inside a separate If. `outside`: branches have
+  // their data in another file, also those of a shape.
+  void write(bool in_nodes, bool outside = false) const {
     const auto graph = [](const std::string& fields, const std::string& output) {
       return fields + message(2, output) + message(12, message(1, output));
     };
@@ -311,14 +312,26 @@ class BranchWeights : public testing::Test {
       constexpr uint64_t kGraph = 5;
       return message(5, message(1, name) + number(20, kGraph) + message(6, graph));
     };
+    const std::string both = bytes_of(linear_weights()) + bytes_of(count_up(12));
+    folder_.write("k.bin", both + both + bytes_of(std::vector<int64_t>{-1, 3}));
+    // `from`: where a branch of the inner If has its data.
+    const auto product = [&](const std::string& name, const std::vector<float>& weights, int from) {
+      const int offset = name == "fast" ? from : from + 48;
+      const std::string data =
+          outside ? external("k.bin", std::to_string(offset), "48") : raw(weights);
+      std::string fields = in_nodes ? message(1, constant_node("k", kFloat, {4, 3}, data))
+                                    : message(5, tensor("k", kFloat, {4, 3}, data));
+      const std::string made = outside ? name + "_flat" : name;
+      fields += message(1, node("MatMul", {"x", "k"}, {made}, made));
+      if (!outside) return graph(fields, name);
+      fields += message(5, tensor("sizes", kInt64, {2}, external("k.bin", "192", "16")));
+      return graph(fields + message(1, node("Reshape", {made, "sizes"}, {name}, name)), name);
+    };
     const auto branch = [&](const std::string& name, const std::vector<float>& weights) {
-      std::string fields = in_nodes ? message(1, constant_node("k", kFloat, {4, 3}, raw(weights)))
-                                    : message(5, tensor("k", kFloat, {4, 3}, raw(weights)));
-      fields += message(1, node("MatMul", {"x", "k"}, {name}, name));
-      if (!in_nodes) return graph(fields, name);
+      if (!in_nodes) return product(name, weights, 0);
       return graph(message(1, node("If", {"always"}, {name + "_out"}, name + "_in") +
-                                  attribute("then_branch", graph(fields, name)) +
-                                  attribute("else_branch", graph(fields, name))),
+                                  attribute("then_branch", product(name, weights, 0)) +
+                                  attribute("else_branch", product(name, weights, 96))),
                    name + "_out");
     };
     SmallModel model = in_nodes ? linear_model_of_constants() : linear_model();
@@ -384,6 +397,29 @@ TEST_F(BranchWeights, OfTheBranchThatRunsTrainAndTheOthersStay) {
     const auto slow = trained("branches.onnx", {"--input", "rate=8000"});
     EXPECT_EQ(slow.at(then), before.at(then));
     EXPECT_NE(slow.at(other), count_up(12));
+  }
+}
+
+// The data of branches in another file, which the trained file has under another name.
+TEST_F(BranchWeights, InAnotherFileTrain) {
+  const auto plain = trained("model.onnx");
+  for (const bool in_nodes : {false, true}) {
+    SCOPED_TRACE(in_nodes ? "Constant nodes" : "initializers");
+    write(in_nodes, true);
+    const std::string then =
+        in_nodes ? "choose/then_branch/fast_in/then_branch/k" : "choose/then_branch/k";
+    const std::string other =
+        in_nodes ? "choose/else_branch/slow_in/then_branch/k" : "choose/else_branch/k";
+    const auto found = trained("branches.onnx", {"--input", "rate=16000"});
+    ASSERT_TRUE(found.contains(then) && found.contains(other));
+    EXPECT_EQ(found.at(then), plain.at("w"));
+    EXPECT_EQ(found.at("b"), plain.at("b"));
+    EXPECT_EQ(found.at(other), count_up(12));
+    const std::string data = content(folder_ / "trained_branches.onnx.data");
+    EXPECT_EQ(data.substr(48), content(folder_ / "k.bin").substr(48));
+    const auto again = trained("trained_branches.onnx", {"--input", "rate=8000"});
+    EXPECT_EQ(again.at(then), plain.at("w"));
+    EXPECT_NE(again.at(other), count_up(12));
   }
 }
 
