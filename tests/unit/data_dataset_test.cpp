@@ -96,6 +96,12 @@ TEST_F(DatasetTest, FloatsBecomeFloat32) {
   EXPECT_EQ((convert<double, double>("<f8", DType::kFloat64, {0.1})), (std::vector<double>{0.1}));
   EXPECT_EQ((convert<uint16_t, uint16_t>("<f2", DType::kFloat16, {0x3555})),
             (std::vector<uint16_t>{0x3555}));
+  EXPECT_EQ((convert<uint16_t, float>("<f4", DType::kFloat16, {1, -2, 65504, 0.33325f})),
+            (std::vector<uint16_t>{0x3c00, 0xc000, 0x7bff, 0x3555}));
+  EXPECT_EQ((convert<uint16_t, float>("<f4", DType::kBFloat16, {1, -2})),
+            (std::vector<uint16_t>{0x3f80, 0xc000}));
+  EXPECT_EQ((convert<double, float>("<f4", DType::kFloat64, {0.5f, -3})),
+            (std::vector<double>{0.5, -3}));
   EXPECT_EQ((convert<uint8_t, uint8_t>("|b1", DType::kBool, {0, 1})), (std::vector<uint8_t>{0, 1}));
 }
 
@@ -194,7 +200,7 @@ TEST_F(DatasetTest, TypesThatDoNotConvert) {
   add("x", "x.npy", npy("<f4", "(5, 2)", counted<float>(10)));
   expect_input_error(bind({{"x", DType::kInt64, {2}}}),
                      {"x.npy", "column 'x'", "expected int64", "found float32"});
-  expect_input_error(bind({{"x", DType::kFloat64, {2}}}), {"expected float64", "found float32"});
+  EXPECT_TRUE(bind({{"x", DType::kFloat64, {2}}}).ok());
   set_.columns.clear();
   add("x", "x.npy", npy<int64_t>("<i8", "(1,)", {1}));
   set_.columns[0].normalization.emplace();
@@ -202,6 +208,7 @@ TEST_F(DatasetTest, TypesThatDoNotConvert) {
                      {"column 'x'", "scale", "uint8", "found int64"});
   set_.columns[0].normalization.reset();
   expect_input_error(bind({{"x", DType::kFloat32, {}}}), {"expected float32", "found int64"});
+  expect_input_error(bind({{"x", DType::kFloat64, {}}}), {"expected float64", "found int64"});
   expect_input_error(bind({{"x", DType::kBool, {}}}), {"expected bool", "found int64"});
 }
 
