@@ -202,10 +202,6 @@ struct Product {
 std::vector<Product> find_products(const ModelEditor& editor, const onnx::GraphProto& graph,
                                    const ProtoUses& uses);
 
-// Takes the weights that the adapter file `from` has in full, not as low-rank factors, and returns
-// their names. Errors: kInput naming the file.
-Result<std::vector<std::string>> take_whole_weights(ModelEditor& editor, const std::string& from);
-
 // `prediction`, below: a graph output; empty: the first of floats.
 
 struct AddedHead;  // importer/edit/model_edits.h

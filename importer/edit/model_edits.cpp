@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "importer/edit/adapter_file.h"
 #include "importer/edit/model_editor.h"
 #include "importer/normalize/onnx_import.h"
 #include "importer/proto/onnx_protos.h"
@@ -199,6 +200,7 @@ std::map<std::string, std::string> numbers_of_integers(const ModelEditor& editor
 Result<bool> untie(ModelEditor& editor, const std::vector<std::string>& patterns) {
   std::set<std::string> chosen;
   const auto numbers = numbers_of_integers(editor);
+  const Copies copies(editor.graph());
   for (const std::string& pattern : patterns) {
     OFSDP_REJECT_IF(numbers.contains(pattern),
                     "--untie {}: expected a weight, found a scale or zero point of '{}'", pattern,
@@ -209,14 +211,21 @@ Result<bool> untie(ModelEditor& editor, const std::vector<std::string>& patterns
       continue;
     }
     const bool literal = editor.weight(pattern) != nullptr;
-    bool found = false;
+    std::vector<std::string> found;
     for (const Initializer& weight : editor.weights()) {
       const bool matches =
           literal ? weight.name == pattern : fnmatch(pattern.c_str(), weight.name.c_str(), 0) == 0;
-      if (matches) chosen.insert(weight.name);
-      found = found || matches;
+      if (matches) found.push_back(weight.name);
     }
-    OFSDP_REJECT_IF(!found, "--untie {}: matches no initializer of {}", pattern, editor.path());
+    OFSDP_REJECT_IF(found.empty(), "--untie {}: matches no initializer of {}", pattern,
+                    editor.path());
+    const bool shared = std::ranges::any_of(
+        found, [&](const std::string& name) { return copies.readers(name).size() > 1; });
+    OFSDP_REJECT_IF(!shared,
+                    "--untie {}: expected a weight that several nodes of the graph read, found "
+                    "'{}' with at most one; without --untie this run trains the same",
+                    pattern, found[0]);
+    chosen.insert(found.begin(), found.end());
   }
   std::erase_if(chosen, [&](const std::string& name) { return numbers.contains(name); });
   const size_t before = editor.weights().size();

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "importer/edit/adapter_file.h"
 #include "importer/file/onnx_file.h"
 #include "importer/graph/graph.h"
 #include "importer/training_source.h"
@@ -47,34 +48,6 @@ struct AdapterSpec {
   double used_alpha() const { return alpha.value_or(16); }
 };
 
-// An adapter file also has the weights that were trained whole besides the adapters, and running
-// statistics, under the names that PEFT gives modules_to_save: base_model.model.NAME, in float32.
-// A plain file next to a merged model, which has them, has only adapters (holds_whole_weights).
-// Its metadata has lora_alpha. A file adapter_model.safetensors has PEFT's adapter_config.json
-// next to it, which PeftModel.from_pretrained(FOLDER) reads.
-inline constexpr const char* kPeftFile = "adapter_model.safetensors";
-inline constexpr const char* kPeftConfig = "adapter_config.json";
-inline constexpr const char* kAlphaKey = "lora_alpha";  // of the metadata
-
-// Returns the adapter file for --lora-from: in a folder, that of PEFT.
-std::string adapter_file_in(const std::string& path);
-// The same for --adapter, where a new name without an ending is a folder's.
-std::string adapter_file_to_write(const std::string& path);
-// Makes the folder for PEFT's file; nothing for other names. If it cannot, the writer of the file
-// says why.
-void make_adapter_folder(const std::string& file);
-// Returns the alpha with which the file was trained, by its metadata or PEFT's configuration;
-// nothing if neither says so. Errors: kInput for a configuration with several alphas.
-Result<std::optional<double>> alpha_of_file(const std::string& path);
-// Returns whether the file has weights besides adapters; false if it cannot be read.
-bool has_whole_weights(const std::string& path);
-
-// The ends of the names of an adapter's two weights.
-inline constexpr const char *kAdapterA = ".lora_A.weight", *kAdapterB = ".lora_B.weight";
-inline bool is_adapter_weight(std::string_view name) {
-  return name.ends_with(kAdapterA) || name.ends_with(kAdapterB);
-}
-
 struct Adapter {
   std::string name{};    // module NAME
   std::string weight{};  // initializer name
@@ -89,9 +62,6 @@ struct Adapter {
   void add_to(int64_t first, std::span<float> weights, std::span<const float> a_values,
               std::span<const float> b_values) const;
 };
-
-// Returns a tensor's name in an adapter file.
-std::string adapter_file_name(const std::string& tensor);
 
 Result<std::vector<Adapter>> add_adapters(ModelEditor& editor, const AdapterSpec& spec);
 

@@ -269,4 +269,18 @@ struct SomeUpdates {
 Result<SomeUpdates> run_updates(const RunContext& context, int64_t count, bool compare,
                                 const std::function<bool(const StepRow&)>& goes_on);
 
+// --find-lr (find_lr.cpp): the loss at learning rates that grow by a constant factor from 1e-7 to
+// 10, until the loss is four times the least.
+struct LrPoint {
+  double lr = 0;
+  double loss = 0;  // smoothed
+};
+// Returns at least 5 points; kInput if the loss is finite at fewer rates, and errors of the
+// updates. REQUIRES: `context` has one rank.
+Result<std::vector<LrPoint>> lr_sweep(const RunContext& context);
+// Returns the rate at which the smoothed loss falls most steeply over the rate's logarithm.
+double suggested_lr(const std::vector<LrPoint>& points);
+std::string curve_text(const std::vector<LrPoint>& points);
+std::string curve_svg(const std::vector<LrPoint>& points);
+
 }  // namespace ofsdp::runtime

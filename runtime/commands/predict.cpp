@@ -28,6 +28,7 @@
 #include "runtime/train/setup/data_setup.h"
 #include "runtime/train/setup/free_batch.h"
 #include "runtime/train/setup/model_setup.h"
+#include "runtime/train/setup/opened_model.h"
 #include "runtime/train/setup/text_lengths.h"
 
 namespace ofsdp::runtime {

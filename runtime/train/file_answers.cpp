@@ -15,6 +15,7 @@
 #include "kernels/base/status.h"
 #include "kernels/base/text.h"
 #include "runtime/engine/forward.h"
+#include "runtime/train/setup/opened_model.h"
 
 namespace ofsdp::runtime {
 namespace {

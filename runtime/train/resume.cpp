@@ -19,6 +19,7 @@
 #include "runtime/train/prepared_run.h"
 #include "runtime/train/setup/checkpoint_values.h"
 #include "runtime/train/setup/class_names.h"
+#include "runtime/train/setup/opened_model.h"
 
 namespace ofsdp::runtime {
 

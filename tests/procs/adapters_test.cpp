@@ -154,6 +154,8 @@ TEST(AdaptersTest, MistakesAreRefused) {
   expect_refused(runs, runs.train() + Words{"--adapter", runs.adapter()}, {"--adapter", "--lora"});
   expect_refused(runs, runs.tuned() + Words{"--train", "w"}, {"--train", "'w'"});
   expect_refused(runs, runs.train() + Words{"--untie", "nothing*"}, {"--untie nothing*"});
+  expect_refused(runs, runs.train() + Words{"--untie", "w"},
+                 {"--untie w", "several nodes", "'w' with at most one"});
 }
 
 TEST(AdaptersTest, ANewHeadIsTrainedAndWritten) {

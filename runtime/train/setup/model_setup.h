@@ -7,26 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "importer/edit/model_edits.h"
 #include "importer/training_source.h"
 #include "runtime/data/row_lengths.h"
 #include "runtime/train/setup/checkpoint_values.h"
 #include "runtime/train/setup/data_setup.h"
 
 namespace ofsdp::runtime {
-
-// Returns the edits that the options ask for: changes to the model before training (--lora,
-// --replace-head, --untie, ...).
-ModelEdits edits_of(const Options& options);
-
-// Returns kInput if an option about adapters lacks --lora.
-Status check_adapter_options(const Options& options);
-
-// Returns a warning if --lora-alpha is not that of --lora-from; else "".
-Result<std::string> other_alpha_warning(const Options& options);
-
-// Returns the values that the losses name, which are no outputs of the file.
-WantedValues wanted_of(std::span<const LossSpec> losses);
 
 // Owns the source, and may be moved but not assigned. The registry must outlive it.
 struct ModelSetup {
