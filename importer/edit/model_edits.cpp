@@ -211,21 +211,19 @@ Result<bool> untie(ModelEditor& editor, const std::vector<std::string>& patterns
       continue;
     }
     const bool literal = editor.weight(pattern) != nullptr;
-    std::vector<std::string> found;
+    bool found = false;
     for (const Initializer& weight : editor.weights()) {
       const bool matches =
           literal ? weight.name == pattern : fnmatch(pattern.c_str(), weight.name.c_str(), 0) == 0;
-      if (matches) found.push_back(weight.name);
+      if (matches) chosen.insert(weight.name);
+      found = found || matches;
     }
-    OFSDP_REJECT_IF(found.empty(), "--untie {}: matches no initializer of {}", pattern,
-                    editor.path());
-    const bool shared = std::ranges::any_of(
-        found, [&](const std::string& name) { return copies.readers(name).size() > 1; });
-    OFSDP_REJECT_IF(!shared,
-                    "--untie {}: expected a weight that several nodes of the graph read, found "
-                    "'{}' with at most one; without --untie this run trains the same",
-                    pattern, found[0]);
-    chosen.insert(found.begin(), found.end());
+    OFSDP_REJECT_IF(!found, "--untie {}: matches no initializer of {}", pattern, editor.path());
+    // A glob or auto may find nothing to untie.
+    OFSDP_REJECT_IF(literal && copies.readers(pattern).size() < 2,
+                    "--untie {}: expected a weight that several nodes of the graph read, found one "
+                    "with at most one reader; without --untie this run trains the same",
+                    pattern);
   }
   std::erase_if(chosen, [&](const std::string& name) { return numbers.contains(name); });
   const size_t before = editor.weights().size();

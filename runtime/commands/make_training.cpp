@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <numbers>
+#include <set>
 
 #include "importer/dialects/training_info/rules_source.h"
 #include "importer/export/graph_model.h"
@@ -498,15 +499,22 @@ Status write_graph(const Options& options, const ModelSetup& setup) {
   OFSDP_RETURN_IF_ERROR(check_output_path(path, setup.file));
   OFSDP_ASSIGN_OR_RETURN(Graph graph, setup.source->gradient_graph(setup.batch.batch_size));
   const ValueId loss = graph.terms[0].value;
-  std::map<ValueId, std::string> names{{loss, graph.value(loss).name}};
-  graph.outputs = {loss};
-  for (const Parameter& p : graph.parameters) {
-    names[p.value] = p.name;
-    if (!p.trained || p.gradient == 0) continue;
-    names[p.gradient] = p.name + "_grad";
-    graph.outputs.push_back(p.gradient);
-  }
+  // The names of the file stay; a new one that it has gets a number.
+  std::map<ValueId, std::string> names;
+  for (const Parameter& p : graph.parameters) names[p.value] = p.name;
   for (const ValueId id : graph.inputs) names[id] = graph.value(id).name;
+  std::set<std::string> taken;
+  for (const auto& [id, name] : names) taken.insert(name);
+  const auto add_output = [&](ValueId id, const std::string& wished) {
+    std::string& name = names[id] = wished;
+    for (int i = 1; !taken.insert(name).second; ++i) name = format_text("{}.{}", wished, i);
+    graph.outputs.push_back(id);
+  };
+  graph.outputs.clear();
+  add_output(loss, graph.value(loss).name);
+  for (const Parameter& p : graph.parameters) {
+    if (p.trained && p.gradient != 0) add_output(p.gradient, p.name + "_grad");
+  }
   OFSDP_ASSIGN_OR_RETURN(const std::string bytes, graph_model(graph, setup.file, names));
   OFSDP_RETURN_IF_ERROR(
       write_whole(path, [&](const std::string& temporary) { return append(temporary, bytes); }));

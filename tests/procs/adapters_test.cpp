@@ -155,7 +155,7 @@ TEST(AdaptersTest, MistakesAreRefused) {
   expect_refused(runs, runs.tuned() + Words{"--train", "w"}, {"--train", "'w'"});
   expect_refused(runs, runs.train() + Words{"--untie", "nothing*"}, {"--untie nothing*"});
   expect_refused(runs, runs.train() + Words{"--untie", "w"},
-                 {"--untie w", "several nodes", "'w' with at most one"});
+                 {"--untie w", "several nodes", "one with at most one reader"});
 }
 
 TEST(AdaptersTest, ANewHeadIsTrainedAndWritten) {

@@ -10,6 +10,7 @@
 #include "tests/support/metrics_rows.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/refused_run.h"
+#include "tests/support/small_model.h"
 
 namespace ofsdp {
 namespace make_training_test {
@@ -161,6 +162,28 @@ void expect_gradients(const std::string& name, const Words& loss, size_t frozen 
 TEST(MakeTrainingTest, TheGraphHasTheGradients) {
   expect_gradients("mlp", {"--loss", "cross_entropy"});
   expect_gradients("norms", {"--loss", "cross_entropy"}, /*frozen=*/2);  // running statistics
+}
+
+// A weight may have the name that another's gradient would get.
+TEST(MakeTrainingTest, GradientsTakeNoNameOfTheFile) {
+  const ModelFolder folder;
+  onnx_bytes::SmallModel model = onnx_bytes::linear_model();
+  model.nodes[1] = onnx_bytes::node("Add", {"products", "w_grad"}, {"logits"}, "add");
+  model.initializers[1] = onnx_bytes::tensor("w_grad", onnx_bytes::kFloat, {3},
+                                             onnx_bytes::raw<float>({0.5f, 0, -0.5f}));
+  folder.write("model.onnx", model.bytes());
+  const std::string made = folder / "graph.onnx";
+  const Finished run =
+      Program::run(fsdp_run({"make-training", folder.model(), "--data", folder / "data", "--loss",
+                             "cross_entropy", "--form", "graph", "--batch-size", "4", "-o", made}));
+  ASSERT_EQ(run.status, 0) << run.err;
+  const auto file = OnnxFile::open(made);
+  ASSERT_TRUE(file.ok());
+  const auto graph = import_onnx(*file, make_registry());
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  Words outputs;
+  for (const ValueId id : graph->outputs) outputs.push_back(graph->value(id).name);
+  EXPECT_EQ(outputs, (Words{"loss", "w_grad.1", "w_grad_grad"}));
 }
 
 TEST(MakeTrainingTest, WhatAFileCannotSayIsRefused) {
