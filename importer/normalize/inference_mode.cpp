@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <fstream>
 #include <set>
-#include <vector>
 
 #include "importer/normalize/onnx_import.h"
 #include "importer/proto/onnx_protos.h"
@@ -11,16 +10,17 @@ namespace ofsdp::importer {
 namespace {
 
 using NameSet = std::set<std::string>;
-using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
 
-void collect_reads(const Nodes& nodes, NameSet& reads);
+void collect_reads(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes,
+                   NameSet& reads);
 
 void collect_reads(const onnx::GraphProto& graph, NameSet& reads) {
   for (const auto& output : graph.output()) reads.insert(output.name());
   collect_reads(graph.node(), reads);
 }
 
-void collect_reads(const Nodes& nodes, NameSet& reads) {
+void collect_reads(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes,
+                   NameSet& reads) {
   for (const auto& node : nodes) {
     reads.insert(node.input().begin(), node.input().end());
     for (const auto& attribute : node.attribute()) {
@@ -36,12 +36,10 @@ class Switch {
   // `samples`: the names that depend on a sample; names that nodes make are added.
   Switch(NameSet reads, NameSet samples) : reads_(std::move(reads)), samples_(std::move(samples)) {}
 
-  Status turn_off(Nodes& nodes) {
-    Nodes made;
+  Status turn_off(google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
     for (auto& node : nodes) {
       follow_samples(node);
-      std::vector<onnx::NodeProto> after;
-      OFSDP_RETURN_IF_ERROR(turn_off(node, after));
+      OFSDP_RETURN_IF_ERROR(turn_off(node));
       for (auto& attribute : *node.mutable_attribute()) {
         if (attribute.has_g())
           OFSDP_RETURN_IF_ERROR(turn_off(*attribute.mutable_g()->mutable_node()));
@@ -49,10 +47,7 @@ class Switch {
           OFSDP_RETURN_IF_ERROR(turn_off(*graph.mutable_node()));
         }
       }
-      made.Add()->Swap(&node);
-      for (auto& next : after) made.Add()->Swap(&next);
     }
-    nodes.Swap(&made);
     return ok_status();
   }
 
@@ -71,8 +66,7 @@ class Switch {
     }
   }
 
-  // Adds the nodes that follow it to `after`.
-  Status turn_off(onnx::NodeProto& node, std::vector<onnx::NodeProto>& after) const {
+  Status turn_off(onnx::NodeProto& node) const {
     if (!short_domain(node.domain()).empty()) return ok_status();
     // Dropout's third input is training_mode; the default is false.
     if (node.op_type() == "Dropout" && node.input_size() == 3) {
@@ -82,24 +76,17 @@ class Switch {
     if (node.op_type() != "BatchNormalization" || node.input_size() == 0) return ok_status();
     if (!samples_.contains(node.input(0))) return ok_status();
     for (auto& attribute : *node.mutable_attribute()) {
-      if (attribute.name() != "training_mode") continue;
-      attribute.clear_ref_attr_name();  // a function's caller may give it
-      attribute.set_type(onnx::AttributeProto::INT);
-      attribute.set_i(0);
+      if (attribute.name() == "training_mode") attribute.set_i(0);
     }
-    for (int i = 1; i < node.output_size(); ++i) {
-      const std::string& output = node.output(i);
-      if (output.empty() || !reads_.contains(output)) continue;
-      OFSDP_REJECT_IF(i > 2,
-                      "node '{}' (BatchNormalization): expected statistics of a batch that nobody "
-                      "reads, but '{}' is read, so it cannot be made for inference",
-                      node.name(), output);
-      onnx::NodeProto& same = after.emplace_back();  // inference leaves running statistics alone
-      same.set_op_type("Identity");
-      same.add_input(node.input(i + 2));
-      same.add_output(output);
+    while (node.output_size() > 1) {
+      const std::string& output = node.output(node.output_size() - 1);
+      OFSDP_REJECT_IF(
+          !output.empty() && reads_.contains(output),
+          "node '{}' (BatchNormalization): expected running statistics that nobody reads, but "
+          "'{}' is read, so it cannot be made for inference",
+          node.name(), output);
+      node.mutable_output()->RemoveLast();
     }
-    while (node.output_size() > 1) node.mutable_output()->RemoveLast();
     return ok_status();
   }
 

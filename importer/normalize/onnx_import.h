@@ -108,11 +108,11 @@ std::string module_of(const onnx::NodeProto& node);
 
 // Turns a model file into one for inference: Dropout and BatchNormalization lose their training
 // switches, in the main graph, the branches and the functions. A BatchNormalization over weights
-// (weight standardization) keeps its switch, as in an evaluation. Running statistics that something
-// reads become the stored ones. Everything else stays.
+// (weight standardization) keeps its switch, as in an evaluation. Everything else stays.
 //
 // Rewrites the file in place (a temporary that nobody has seen yet); external data stay. Errors:
-// kInput naming a node if something reads the statistics of a batch (opset 13 and before).
+// kInput naming a node if something reads the training outputs.
+
 Status make_inference_model(const std::string& path);
 
 // Returns the error that make_inference_model would return for the model or a trained copy of it.

@@ -415,36 +415,14 @@ TEST(ExportTest, TellsHowFarBatchStatisticsAreAway) {
                                      "trained weights over 8 rows\nits inference form"));
 }
 
-TEST(ExportTest, RunningStatisticsAreReadInTheInferenceForm) {
+TEST(ExportTest, AnInferenceFormThatCannotBeIsRefused) {
   const ModelFolder folder;
   SmallModel model = training_model();
   model.outputs.push_back(declared("next_mean", {4}));
   folder.write("model.onnx", model.bytes());
-  const Words inference = {"--output-form", "inference", "--prediction", "logits"};
-  EXPECT_THAT(trained_text(folder.train() + inference),
-              testing::HasSubstr("trained.onnx" + std::string(kNotEvaluated)));
-}
-
-// The switch of a BatchNormalization in a function, which the function's caller sets, with
-// statistics that the function returns.
-TEST(ExportTest, FunctionsHaveAnInferenceForm) {
-  const ModelFolder folder;
-  SmallModel model = training_model();
-  const std::string by_caller = message(1, "training_mode") + number(20, 2) + message(21, "on");
-  const std::string on = message(1, "on") + number(3, 1) + number(20, 2);
-  const Words arguments = {"x", "scale", "shift", "mean", "variance"};
-  const Words results = {"normal", "next_mean", "next_variance"};
-  const std::string version = message(9, message(1, "") + number(2, 17));
-  std::string function = message(1, "Norm") + message(10, "d") + version + message(6, "on");
-  for (const std::string& name : arguments) function += message(4, name);
-  for (const std::string& name : results) function += message(5, name);
-  function += message(
-      7, node("BatchNormalization", arguments, results, "normalize") + message(5, by_caller));
-  model.nodes[0] = node("Norm", arguments, results, "normalize") + message(7, "d") + message(5, on);
-  folder.write("model.onnx",
-               model.bytes() + message(8, message(1, "d") + number(2, 1)) + message(25, function));
-  EXPECT_THAT(trained_text(folder.train() + Words{"--output-form", "inference"}),
-              testing::HasSubstr("trained.onnx" + std::string(kNotEvaluated)));
+  expect_refused(folder,
+                 folder.train() + Words{"--output-form", "inference", "--prediction", "logits"},
+                 {folder.model(), "'normalize'", "running statistics"});
 }
 
 TEST(ExportTest, EveryRunSaysThatItsFileAnswersAsItsWeightsDo) {
